@@ -1,0 +1,100 @@
+"""A node's agent: a small HTTP server for pings, status and stop. Loopback unless told otherwise; JSON only.
+
+Every request carries the work directory's token; without it the answer is 403 and nothing else. The agent owns no
+state: it asks the node. `ask` is the other side, used by the command line and, later, by other nodes.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from anabranch.errors import AgentError
+
+# A command is a few words; more is not one of ours.
+_LARGEST_BODY = 1 << 16
+_Handler = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class Agent:
+    """Serves commands by name: `POST /NAME` with a JSON object, answered with a JSON object."""
+
+    def __init__(self, token: str, commands: dict[str, _Handler], *, host: str = "127.0.0.1", port: int = 0) -> None:
+        self._server = ThreadingHTTPServer((host, port), _handler_class(token, commands))
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, name="agent", daemon=True)
+        self.address = f"{host}:{self._server.server_address[1]}"
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _handler_class(token: str, commands: dict[str, _Handler]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10  # A client that stops talking must not hold a thread for ever
+
+        def do_POST(self) -> None:
+            given = self.headers.get("Authorization", "").removeprefix("Bearer ")
+            if not hmac.compare_digest(given.encode(), token.encode()):
+                self._answer(403, {"error": "wrong token"})
+                return
+            command = commands.get(self.path.strip("/"))
+            if command is None:
+                self._answer(404, {"error": f"no command {self.path!r}"})
+                return
+            try:
+                size = int(self.headers.get("Content-Length", "0"))
+                if not 0 <= size <= _LARGEST_BODY:
+                    self._answer(413, {"error": "request too large"})
+                    return
+                body = json.loads(self.rfile.read(size) or b"{}")
+                if not isinstance(body, dict):
+                    self._answer(400, {"error": "expected a JSON object"})
+                    return
+            except ValueError:
+                self._answer(400, {"error": "expected a JSON object"})
+                return
+            self._answer(200, command(body))
+
+        def _answer(self, status: int, content: dict[str, Any]) -> None:
+            data = json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing: pings come many times a second."""
+
+    return Handler
+
+
+def ask(address: str, token: str, command: str, body: dict[str, Any] | None = None, *, timeout_s: float = 2.0) -> Any:  # noqa: ANN401
+    """Send a command to an agent and return its answer; `AgentError` if it does not answer or refuses."""
+    request = urllib.request.Request(
+        f"http://{address}/{command}",
+        data=json.dumps(body or {}).encode(),
+        headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+        method="POST",
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=timeout_s) as answer:
+            return json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        raise AgentError(f"the agent at {address} refused {command!r}: {error.code}") from error
+    except (OSError, ValueError) as error:
+        raise AgentError(f"the agent at {address} does not answer: {error}") from error

@@ -1,0 +1,98 @@
+"""From a pipeline to channels and units: everything that is checked and made before the first row moves.
+
+All segments are built first, in memory; only when every step is sound and fits the state in the work directory are
+channels made. So a mistake in the last step leaves nothing half-written behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anabranch import sources as source_kinds
+from anabranch.channel.channel import Channel, ChannelSpec
+from anabranch.channel.reader import ReadOptions, stream
+from anabranch.pipeline import Graph
+from anabranch.plans import BuiltSegment, build_segment
+from anabranch.segments import Segment
+from anabranch.unit import new_run
+from anabranch.work import Work
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A segment ready to become a run."""
+
+    run: str
+    built: BuiltSegment
+
+
+class Assembly:
+    """Builds the segments of one pipeline in one session."""
+
+    def __init__(self, spark: SparkSession, graph: Graph, segments: dict[str, Segment], work: Work) -> None:
+        self._spark = spark
+        self._graph = graph
+        self._segments = segments
+        self._work = work
+        self._specs: dict[str, ChannelSpec] = {}
+        self.work_id = ""
+
+    def check(self) -> None:
+        """Check what can be checked without Spark: that sources and sinks are usable at all."""
+        for node in self._graph.sources.values():
+            node.source.check()
+        for sink in self._graph.sinks.values():
+            sink.sink.check()
+
+    def build_all(self) -> dict[str, Plan]:
+        """Build every segment, compare with the work directory, and make the channels."""
+        for name, node in self._graph.sources.items():
+            self._specs[name] = ChannelSpec(name, node.source.raw_schema(), node.source.spec())
+        plans = {}
+        for name in self._segments:
+            plans[name] = self.build(name)
+            self._specs[name] = ChannelSpec(name, plans[name].built.schema)
+        self.work_id = self._work.pin(self._identity(plans))
+        for name, spec in self._specs.items():
+            Channel.create(self._work.channel_path(name), spec)
+        return plans
+
+    def build(self, name: str) -> Plan:
+        """Build one segment for a new run."""
+        segment = self._segments[name]
+        unit_path = self._work.unit_path(name)
+        run = new_run(unit_path)
+        frames = {read: self._input(segment, read, unit_path / "runs" / run) for read in segment.inputs}
+        return Plan(run, build_segment(self._spark, segment, frames))
+
+    def _input(self, segment: Segment, name: str, run_directory: Path) -> DataFrame:
+        spec = self._specs[name]
+        source, schema = spec.source, spec.schema
+        if segment.steps[0].function is None and source is not None:
+            rejects = source_kinds.from_spec(source).rejects()  # type: ignore[attr-defined]  # only those that divert
+            source, schema = rejects.spec(), rejects.raw_schema()
+        options = ReadOptions(
+            channel=self._work.channel_path(name),
+            ways=max(1, self._spark.sparkContext.defaultParallelism),
+            source=source,
+            run_directory=run_directory,
+            input_name=name,
+        )
+        return stream(self._spark, options, schema)
+
+    def _identity(self, plans: dict[str, Plan]) -> dict[str, Any]:
+        return {
+            "pipeline": self._graph.name,
+            "spark": self._spark.version,
+            "timezone": self._spark.conf.get("spark.sql.session.timeZone"),
+            "state_partitions": int(str(self._spark.conf.get("spark.sql.shuffle.partitions"))),
+            "sources": {name: node.source.spec() for name, node in self._graph.sources.items()},
+            "segments": {name: plan.built.identity() for name, plan in plans.items()},
+            "sinks": {name: sink.stream for name, sink in self._graph.sinks.items()},
+            "retain_epochs": self._graph.settings.retain_epochs,
+        }

@@ -1,0 +1,170 @@
+"""`anabranch run`: start a pipeline and watch it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from anabranch.agent import ask
+from anabranch.cli.places import DEFAULT_ROOT, JsonOption, TraceOption, WorkOption
+from anabranch.errors import AgentError, PipelineError
+from anabranch.launcher import Launcher
+from anabranch.loading import load_pipeline
+from anabranch.node import NodeOptions
+from anabranch.watching import Watch
+from anabranch.work import Work
+
+_LOOK_S = 0.1
+_LINE_EVERY_S = 5.0
+
+
+def run(  # noqa: PLR0913  every option of the command is a parameter
+    file: Annotated[Path, typer.Argument(help="Python file that defines one pipeline.")],
+    *,
+    work: WorkOption = None,
+    drain: Annotated[bool, typer.Option("--drain", help="Take what the sources hold now, deliver it, end.")] = False,
+    seconds: Annotated[float | None, typer.Option("--seconds", help="Stop, in order, after this long.")] = None,
+    master: Annotated[
+        str, typer.Option("--master", help="Spark master: local[2], spark://…, yarn, k8s://…")
+    ] = "local[*]",
+    setting: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A Spark setting.")] = None,
+    retain: Annotated[str | None, typer.Option("--retain", metavar="N|all", help="Epochs to keep for readers.")] = None,
+    as_json: JsonOption = False,
+    trace: TraceOption = False,
+) -> None:
+    """Run a pipeline: [bold]anabranch run wordcount.py --drain[/bold].
+
+    The pipeline runs in a process of its own; Ctrl-C stops it in order (again: at once). Killed at any moment and run
+    again, it goes on where it was.
+
+    Examples:
+      anabranch run wordcount.py --seconds 30
+      anabranch run orders.py --drain --work /data/orders --set spark.driver.memory=2g
+      anabranch run orders.py --master spark://host:7077
+    """
+    del trace  # read by main
+    pipeline = load_pipeline(file)
+    pipeline.graph()
+    directory = work or DEFAULT_ROOT / pipeline.name
+    options = NodeOptions(
+        file=file.absolute(),
+        work=directory.absolute(),
+        master=master,
+        drain=drain,
+        settings=_settings(setting or []),
+        retain_epochs=_retain(retain),
+    )
+    launcher = Launcher(options)
+    node = launcher.start()
+    opened = Work.open(directory)
+    view = _View(Watch(opened), as_json=as_json)
+    stops = 0
+    started_s = time.monotonic()
+    with view:
+        running = True
+        while running:
+            try:
+                running = launcher.poll(node)
+                view.show(node.restarts)
+                if seconds is not None and stops == 0 and time.monotonic() - started_s >= seconds:
+                    stops += _stop(opened, now=False)
+                time.sleep(_LOOK_S)
+            except KeyboardInterrupt:
+                stops += _stop(opened, now=stops > 0)
+                if stops == 0:
+                    node.process.terminate()
+    view.finish(node.restarts)
+
+
+def _stop(work: Work, *, now: bool) -> int:
+    """Ask every node to stop; return how many heard it."""
+    heard = 0
+    for path in (work.path / "nodes").glob("*.json"):
+        try:
+            ask(json.loads(path.read_bytes())["address"], work.token(), "stop", {"now": now})
+            heard += 1
+        except (AgentError, KeyError, ValueError, FileNotFoundError):
+            continue
+    return heard
+
+
+def _settings(pairs: list[str]) -> dict[str, str]:
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise PipelineError(f"--set {pair!r} is not a Spark setting", hint="write --set spark.some.key=value")
+        settings[key] = value
+    return settings
+
+
+def _retain(text: str | None) -> int | Literal["all"] | None:
+    if text is None or text == "all":
+        return "all" if text else None
+    if not text.isdigit() or int(text) < 1:
+        raise PipelineError(f"--retain {text!r} is not usable", hint="give a number of epochs, or all")
+    return int(text)
+
+
+class _View:
+    """Shows progress: a live table on a terminal, a line now and then elsewhere, JSON lines on request."""
+
+    def __init__(self, watch: Watch, *, as_json: bool) -> None:
+        self._watch = watch
+        self._as_json = as_json
+        self._console = Console(stderr=True)
+        live = not as_json and self._console.is_terminal
+        self._live = Live(console=self._console, refresh_per_second=4, transient=True) if live else None
+        self._shown_s = time.monotonic()
+
+    def __enter__(self) -> _View:  # noqa: PYI034  private
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, restarts: int) -> None:
+        """Look, and say something if it is time to."""
+        seen = self._watch.look()
+        if self._live is not None:
+            self._live.update(_table(seen, restarts))
+            return
+        every_s = 1.0 if self._as_json else _LINE_EVERY_S
+        if time.monotonic() - self._shown_s >= every_s:
+            self._shown_s = time.monotonic()
+            self._say(seen, restarts, done=False)
+
+    def finish(self, restarts: int) -> None:
+        """Say how it ended."""
+        self._say(self._watch.look(), restarts, done=True)
+
+    def _say(self, seen: list[dict[str, Any]], restarts: int, *, done: bool) -> None:
+        if self._as_json:
+            sys.stdout.write(json.dumps({"done": done, "restarts": restarts, "channels": seen}) + "\n")
+            sys.stdout.flush()
+            return
+        parts = [f"{row['name']}: epoch {row['last']}, {row['rows']:,} rows" for row in seen if row["last"] is not None]
+        restarted = f"; node restarted {restarts} times" if restarts else ""
+        self._console.print(("done. " if done else "") + ("; ".join(parts) or "starting…") + restarted, highlight=False)
+
+
+def _table(seen: list[dict[str, Any]], restarts: int) -> Table:
+    title = "starting Spark…" if not any(row["last"] is not None for row in seen) else None
+    table = Table(title=title, caption=f"node restarted {restarts} times" if restarts else None)
+    for heading in ("channel", "epoch", "rows", "rows/s", "epochs/s"):
+        table.add_column(heading, justify="left" if heading == "channel" else "right")
+    for row in seen:
+        last = "–" if row["last"] is None else str(row["last"])
+        table.add_row(row["name"], last, f"{row['rows']:,}", f"{row['rows_per_s']:,.0f}", f"{row['epochs_per_s']:.1f}")
+    return table

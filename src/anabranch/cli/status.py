@@ -1,0 +1,59 @@
+"""`anabranch status`: who runs what, how far it is, and what went wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from anabranch.cli.places import JsonOption, TraceOption, WorkOption, open_work
+from anabranch.status import collect
+
+
+def status(*, work: WorkOption = None, as_json: JsonOption = False, trace: TraceOption = False) -> None:
+    """Show nodes, units and channels of a pipeline.
+
+    Examples:
+      anabranch status
+      anabranch status --work /data/orders --json
+    """
+    del trace  # read by main
+    found = collect(open_work(work))
+    if as_json:
+        sys.stdout.write(json.dumps(found) + "\n")
+        return
+    console = Console()
+    alive = [node for node in found["nodes"] if node["alive"]]
+    console.print(f"pipeline {found['pipeline']}: {'running' if alive else 'not running'}", highlight=False)
+    if alive:
+        console.print(_units(alive))
+    console.print(_channels(found["channels"]))
+    for event in found["events"]:
+        details = ", ".join(f"{key} {value}" for key, value in event.items() if key not in ("kind", "at"))
+        console.print(f"{event['kind']}: {details}", highlight=False, markup=False)
+
+
+def _units(nodes: list[dict[str, Any]]) -> Table:
+    table = Table(title="units")
+    for heading in ("node", "process", "unit", "role", "generation", "epoch"):
+        table.add_column(heading)
+    for node in nodes:
+        for unit in node["units"]:
+            cells = (node["name"], node["pid"], unit["unit"], unit["role"], unit["generation"], unit["epoch"])
+            table.add_row(*map(str, cells))
+    return table
+
+
+def _channels(channels: list[dict[str, Any]]) -> Table:
+    table = Table(title="channels")
+    for heading in ("channel", "first", "last", "rows", "pending", "consumers"):
+        table.add_column(heading)
+    for channel in channels:
+        rows = "–" if channel["rows"] is None else f"{channel['rows']:,}"
+        readers = ", ".join(f"{name} at {epoch}" for name, epoch in channel["consumers"].items())
+        cells = [str(channel[key]) for key in ("name", "first", "last")]
+        table.add_row(*cells, rows, str(channel["pending"]), readers)
+    return table

@@ -1,0 +1,106 @@
+"""The launcher: starts nodes on this machine and starts again those that die. Not a coordinator.
+
+Nodes run in sessions of their own, so killing the launcher leaves them working. A node that ends with an error that a
+restart cannot heal is not restarted; one that keeps dying without publishing anything is given up.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from anabranch.errors import AnabranchError
+from anabranch.ledger.directory import DirectoryLedger
+from anabranch.node import NodeOptions, refuse_if_used
+from anabranch.node_process import EXIT_CRASHED, encode_options, error_path
+from anabranch.work import Work
+
+# A node that dies this often without an epoch in between will not live the next time either.
+MOST_DEATHS_WITHOUT_PROGRESS = 5
+
+
+class NodeEnded(AnabranchError):
+    """A node ended with an error; carries the exit code and trace it left behind."""
+
+    def __init__(self, message: str, *, hint: str, exit_code: int, trace: str) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = exit_code
+        self.trace = trace
+
+
+@dataclass
+class LaunchedNode:
+    """A node process and how often it died since the pipeline last progressed."""
+
+    options: NodeOptions
+    process: subprocess.Popen[bytes]
+    deaths: int = 0
+    restarts: int = 0
+    progress: int = -1
+
+
+class Launcher:
+    """Launches one node and looks after it."""
+
+    def __init__(self, options: NodeOptions) -> None:
+        self._options = options
+        self._work = Work.create(options.work)
+
+    def start(self) -> LaunchedNode:
+        """Start the node; `InUse` if another run holds the directory."""
+        refuse_if_used(self._work, self._options.name)
+        for path in (self._work.path / "units").glob("*/failures.json"):
+            path.unlink()  # Running it again is how someone acts on a failed unit
+        return LaunchedNode(self._options, self._spawn())
+
+    def poll(self, node: LaunchedNode) -> bool:
+        """Restart the node if it died; return False once it has ended for good. Raises what it ended with."""
+        code = node.process.poll()
+        if code is None:
+            return True
+        if code == 0:
+            return False
+        error = self._left_error()
+        if error is not None and error.exit_code != EXIT_CRASHED:
+            raise error
+        progress = self._progress()
+        node.deaths = 1 if progress > node.progress else node.deaths + 1
+        node.progress = progress
+        if node.deaths > MOST_DEATHS_WITHOUT_PROGRESS:
+            raise error or NodeEnded(
+                f"node {self._options.name} died {node.deaths} times without progress (exit code {code})",
+                hint=f"see {self._work.log_path(self._options.name)}",
+                exit_code=1,
+                trace="",
+            )
+        node.process = self._spawn()
+        node.restarts += 1
+        return True
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        error_path(self._work.path, self._options.name).unlink(missing_ok=True)
+        with self._work.log_path(self._options.name).open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "anabranch.node_process", encode_options(self._options)],
+                stdin=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _left_error(self) -> NodeEnded | None:
+        try:
+            left = json.loads(error_path(self._work.path, self._options.name).read_bytes())
+        except FileNotFoundError:
+            return None
+        return NodeEnded(left["message"], hint=left["hint"], exit_code=left["exit_code"], trace=left["trace"])
+
+    def _progress(self) -> int:
+        """Count the epochs published in all channels together."""
+        total = 0
+        for name in self._work.channel_names():
+            last = DirectoryLedger(Path(self._work.channel_path(name)) / "ledger").last()
+            total += 0 if last is None else last + 1
+        return total

@@ -1,0 +1,51 @@
+"""Leases: who may act in a role, by generation number.
+
+A lease is a ledger whose slots are generations. Taking over is claiming the next slot; losing that claim means that
+someone else took over. A holder that finds a newer generation steps down. Lease ledgers are never trimmed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from anabranch.errors import Corrupt, Deposed
+from anabranch.ledger.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a generation."""
+
+    generation: int
+    node: str
+
+
+class Lease:
+    """One role's lease."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def holder(self) -> Holder | None:
+        """Return the present holder, None if the role was never taken."""
+        generation = self._ledger.last()
+        if generation is None:
+            return None
+        record = self._ledger.read(generation)
+        try:
+            return Holder(generation, str(json.loads(record or b"")["node"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(f"generation {generation} of a lease is unreadable: {error}") from error
+
+    def take(self, node: str, *, after: Holder | None) -> Holder:
+        """Claim the generation after the one that was seen; `Deposed` if another node was faster."""
+        generation = after.generation + 1 if after is not None else 0
+        claim = self._ledger.claim(generation, json.dumps({"node": node}).encode())
+        if not claim.won:
+            raise Deposed(f"generation {generation} was taken by {json.loads(claim.record)['node']!r}")
+        return Holder(generation, node)
+
+    def held_by(self, holder: Holder) -> bool:
+        """Say whether a holder's generation is still the newest."""
+        return self._ledger.last() == holder.generation

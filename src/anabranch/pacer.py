@@ -1,0 +1,227 @@
+"""The pacer: decides, for all sources of a pipeline together, which rows belong to which epoch.
+
+It is a leased role. Its decisions are slots of the source channels' ledgers; where it stands follows from them alone,
+so a new pacer begins by reading what was decided, and first completes an epoch that its predecessor claimed for some
+sources only. A source that has nothing to give, or has ended, gets an empty range: epochs stay aligned.
+
+Positions of sources are noted from time to time, so that old slots can be trimmed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anabranch.channel.channel import Channel
+from anabranch.channel.manifest import Manifest, Producer
+from anabranch.clock import Clock
+from anabranch.durable import write_atomic
+from anabranch.errors import Corrupt
+from anabranch.pacing import Instruction, PaceView, decide
+from anabranch.settings import Settings
+from anabranch.sources.source import Limit, Planner, Range, Source
+
+_POSITION_EVERY = 50
+_ROLE = "pacer"
+
+
+@dataclass(frozen=True)
+class PacedSource:
+    """A source and its channel."""
+
+    source: Source
+    channel: Channel
+
+
+@dataclass(frozen=True)
+class Downstream:
+    """What the pipeline has done with the epochs: see `PaceView`."""
+
+    taken: int
+    received: int
+
+
+class Pacer:
+    """Runs in one thread of the node that holds the pacer's lease."""
+
+    def __init__(
+        self,
+        sources: Mapping[str, PacedSource],
+        settings: Settings,
+        clock: Clock,
+        *,
+        run: str,
+        generation: int,
+        depth: int,
+    ) -> None:
+        self._sources = sources
+        self._settings = settings
+        self._clock = clock
+        self._producer = Producer(_ROLE, run, generation)
+        self._depth = depth
+        self._limit = Limit(settings.largest_epoch_rows, settings.largest_epoch_bytes)
+        self._planners: dict[str, Planner] = {}
+        self._last_claim_s = clock.steady_s()
+        self._closed = False
+        self._empty_epochs_owed = 0
+        self.last_epoch = -1
+
+    def resume(self) -> None:
+        """Find out where the sources stand, and complete an epoch that was claimed for some of them only."""
+        for name, paced in self._sources.items():
+            planner, last = _replay(paced)
+            self._planners[name] = planner
+            self.last_epoch = max(self.last_epoch, last)
+        if self.last_epoch >= 0:
+            self._claim(self.last_epoch, empty=False)
+        self._empty_epochs_owed = self._owed()
+
+    def close(self) -> None:
+        """Take what the sources hold now, and nothing that comes later (a drain)."""
+        if not self._closed:
+            self._closed = True
+            for planner in self._planners.values():
+                planner.close(self._clock.now_s())
+
+    def stop_taking(self) -> None:
+        """Take nothing more at all; `finish` follows as soon as the empty epochs are claimed (a stop)."""
+        self._closed = True
+        self._planners = {name: _Exhausted(planner) for name, planner in self._planners.items()}
+
+    def step(self, downstream: Downstream) -> Instruction:
+        """Decide and, if so decided, claim one epoch."""
+        now_s = self._clock.now_s()
+        planners = self._planners.values()
+        waiting = any(planner.waiting(now_s) for planner in planners)
+        instruction = decide(
+            PaceView(
+                now_s=self._clock.steady_s(),
+                last_claim_s=self._last_claim_s,
+                last_epoch=self.last_epoch,
+                taken=downstream.taken,
+                received=downstream.received,
+                waiting=waiting,
+                finishing=not waiting and all(planner.ended(now_s) for planner in planners),
+                empty_epochs_owed=self._empty_epochs_owed,
+            ),
+            self._settings,
+        )
+        if instruction in ("claim", "claim-empty"):
+            self._claim(self.last_epoch + 1, empty=instruction == "claim-empty")
+        return instruction
+
+    def _claim(self, epoch: int, *, empty: bool) -> None:
+        """Claim an epoch for every source that lacks it; whoever claimed first decided."""
+        any_rows = False
+        for name, paced in self._sources.items():
+            decided = paced.channel.manifest(epoch)
+            if decided is None:
+                planned = {} if empty else self._planners[name].plan(self._clock.now_s(), self._limit)
+                decided = self._release(paced.channel, epoch, planned)
+                self._planners[name].apply(decided.planned or {})
+            any_rows = any_rows or bool(decided.planned)
+        self.last_epoch = epoch
+        self._last_claim_s = self._clock.steady_s()
+        self._empty_epochs_owed = self._depth if any_rows else max(0, self._empty_epochs_owed - 1)
+        if epoch % _POSITION_EVERY == _POSITION_EVERY - 1:
+            self.note_positions()
+
+    def _release(self, channel: Channel, epoch: int, planned: Range) -> Manifest:
+        manifest = Manifest(
+            epoch=epoch,
+            producer=self._producer,
+            released_s=self._clock.now_s(),
+            rows=_known_rows(planned),
+            planned=planned,
+        )
+        return channel.release(manifest).manifest
+
+    def note_positions(self) -> None:
+        """Note where every source stands after the last epoch; older notes but one go."""
+        for name, paced in self._sources.items():
+            directory = paced.channel.path / "positions"
+            content = json.dumps(self._planners[name].snapshot()).encode()
+            write_atomic(directory / f"{self.last_epoch:012d}", content)
+            for old in _positions(directory)[:-2]:
+                (directory / f"{old:012d}").unlink(missing_ok=True)
+
+    def _owed(self) -> int:
+        """Count how many empty epochs are still to follow the last rows."""
+        for back in range(self._depth):
+            epoch = self.last_epoch - back
+            manifests = [_readable(paced.channel, epoch) for paced in self._sources.values()]
+            if any(manifest is not None and manifest.planned for manifest in manifests):
+                return self._depth - back
+        return 0
+
+
+class _Exhausted:
+    """A planner that gives nothing more."""
+
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
+
+    def waiting(self, now_s: float) -> bool:
+        return False
+
+    def plan(self, now_s: float, limit: Limit) -> Range:
+        return {}
+
+    def apply(self, planned: Range) -> None:
+        self._planner.apply(planned)
+
+    def close(self, now_s: float) -> None:
+        """Nothing is left to close."""
+
+    def ended(self, now_s: float) -> bool:
+        return True
+
+    def snapshot(self) -> dict[str, Any]:
+        return self._planner.snapshot()
+
+
+def noted_position(channel: Channel) -> int:
+    """Return the newest epoch after which a source's position is noted; slots up to it may be trimmed."""
+    return max(_positions(channel.path / "positions"), default=-1)
+
+
+def _positions(directory: Path) -> list[int]:
+    return sorted(int(name) for name in os.listdir(directory) if name.isdigit())
+
+
+def _replay(paced: PacedSource) -> tuple[Planner, int]:
+    """Bring a planner to where the ledger stands; return it with the last decided epoch."""
+    channel = paced.channel
+    position = noted_position(channel)
+    snapshot = None
+    if position >= 0:
+        snapshot = json.loads((channel.path / "positions" / f"{position:012d}").read_bytes())
+    planner = paced.source.planner(snapshot)
+    last = channel.ledger.last()
+    if last is None:
+        return planner, -1
+    for epoch in range(position + 1, last + 1):
+        manifest = channel.manifest(epoch)
+        if manifest is None:
+            raise Corrupt(
+                f"source {channel.spec.name!r} lacks epoch {epoch}, though {last} is there",
+                hint="restore the ledger from a copy",
+            )
+        planner.apply(manifest.planned or {})
+    return planner, last
+
+
+def _readable(channel: Channel, epoch: int) -> Manifest | None:
+    return channel.manifest(epoch) if epoch > channel.ledger.floor() else None
+
+
+def _known_rows(planned: Range) -> int | None:
+    """Count the rows of a range where it says so; byte ranges do not."""
+    if not planned:
+        return 0
+    start, end = planned.get("start"), planned.get("end")
+    return end - start if isinstance(start, int) and isinstance(end, int) else None

@@ -1,0 +1,58 @@
+"""When to claim the next epoch. Pure: what is known in, one instruction out.
+
+By demand: the next epoch is claimed when rows wait and the first segments have released the last one. So an epoch holds
+whatever came while the one before it was processed: latency is low when there is little to do, and epochs grow when
+there is much. After rows come as many empty epochs as there are segments in a row, so that every window that the
+watermark has closed is emitted; after that an empty epoch now and then. Epochs in flight are bounded: beyond the bound
+the pacer waits, and what waits with it makes the next epoch larger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from anabranch.settings import Settings
+
+# How long rows may keep everyone waiting before the watermark is pushed on by an empty epoch.
+EMPTY_AFTER_S = 0.5
+
+
+@dataclass(frozen=True)
+class PaceView:
+    """What the pacer knows at one moment. `taken` is what the slowest first segment has released."""
+
+    now_s: float
+    last_claim_s: float
+    last_epoch: int
+    taken: int
+    received: int
+    waiting: bool
+    finishing: bool
+    empty_epochs_owed: int
+
+
+Instruction = Literal["claim", "claim-empty", "wait", "finish"]
+
+
+def decide(view: PaceView, settings: Settings) -> Instruction:
+    """Say what the pacer does now."""
+    since_s = view.now_s - view.last_claim_s
+    if view.last_epoch - view.received >= settings.pending_epochs or view.taken < view.last_epoch:
+        return "wait"
+    if view.last_epoch >= 0 and since_s < settings.shortest_interval_s:
+        return "wait"
+    if view.waiting:
+        return "claim"
+    if view.finishing:
+        return "claim-empty" if view.empty_epochs_owed > 0 else "finish"
+    if view.empty_epochs_owed > 0 and since_s >= EMPTY_AFTER_S:
+        return "claim-empty"
+    return "claim-empty" if since_s >= settings.longest_interval_s and view.last_epoch >= 0 else "wait"
+
+
+def trim_floor(*, safe: list[int], last: int, retain: int | None) -> int:
+    """Return up to which epoch a channel may be trimmed: all consumers are safe, and readers keep `retain` epochs."""
+    if retain is None:
+        return -1
+    return min([last - retain, *safe])

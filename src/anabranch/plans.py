@@ -1,0 +1,153 @@
+"""Building a segment's frame from the user's functions, and checking it before anything runs.
+
+What a step returns is checked here: that it is a streaming DataFrame over the step's own inputs and nothing else that
+streams, and that Spark can run its plan in the output mode asked for. The plan's text, freed of the numbers that change
+from run to run, is the segment's fingerprint.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from anabranch.errors import AnabranchError, StepError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from anabranch.segments import Segment
+
+_STATEFUL = (
+    "Aggregate",
+    "Deduplicate",
+    "Distinct",
+    "FlatMapGroups",
+    "TransformWithState",
+    "Join",
+    "GlobalLimit",
+    "SessionWindow",
+)
+_VOLATILE = re.compile(r"#\d+L?|@[0-9a-f]{4,}|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|lambda \d+|plan_id=\d+")
+
+
+@dataclass(frozen=True)
+class BuiltSegment:
+    """A segment's frame and what is known of it before it runs."""
+
+    segment: Segment
+    frame: DataFrame
+    schema: pa.Schema
+    leaves: tuple[str, ...]
+    plan: tuple[str, ...]
+    stateful: bool
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the segment's state depends on."""
+        return {
+            "inputs": list(self.segment.inputs),
+            "output_mode": self.segment.output_mode,
+            "columns": [f"{field.name} {field.type}" for field in self.schema],
+            "stateful": self.stateful,
+            "plan": list(self.plan),
+        }
+
+
+def build_segment(spark: SparkSession, segment: Segment, inputs: Mapping[str, DataFrame]) -> BuiltSegment:
+    """Call the steps' functions on the input frames; `StepError` for anything that could not run."""
+    frames = dict(inputs)
+    for step in segment.steps:
+        arguments = [frames[name] for name in step.inputs]
+        # A source's rejects have no function: the frame already holds just the rows that did not fit.
+        frames[step.name] = arguments[0] if step.function is None else _call(step.name, step.function, arguments)
+    frame = frames[segment.name]
+    analyzed = frame._jdf.queryExecution().analyzed()
+    leaves = _leaves(segment, analyzed)
+    _check_output_mode(spark, segment, analyzed)
+    plan = tuple(_VOLATILE.sub("#", line) for line in str(analyzed.toString()).splitlines())
+    return BuiltSegment(
+        segment=segment,
+        frame=frame,
+        schema=to_arrow_schema(frame.schema, timezone="UTC"),
+        leaves=leaves,
+        plan=plan,
+        stateful=any(name in line for line in plan for name in _STATEFUL),
+    )
+
+
+def _call(name: str, function: Any, arguments: list[DataFrame]) -> DataFrame:  # noqa: ANN401  the user's function
+    try:
+        result = function(*arguments)
+    except AnabranchError:
+        raise
+    except Exception as error:
+        raise StepError(f"step {name!r} failed while it was built: {spark_message(error)}") from error
+    if not isinstance(result, DataFrame):
+        raise StepError(
+            f"step {name!r} returned {type(result).__name__}, not a DataFrame", hint="return the transformed DataFrame"
+        )
+    if not result.isStreaming:
+        raise StepError(
+            f"step {name!r} returned a DataFrame that does not stream", hint="build it from the step's arguments"
+        )
+    return result
+
+
+def _leaves(segment: Segment, analyzed: Any) -> tuple[str, ...]:  # noqa: ANN401  a JVM plan
+    """Return the distinct inputs in the order in which Spark will poll them."""
+    found: dict[str, None] = {}
+    leaves = analyzed.collectLeaves()
+    for index in range(leaves.size()):
+        leaf = leaves.apply(index)
+        if not leaf.isStreaming():
+            continue
+        options = leaf.extraOptions() if leaf.getClass().getSimpleName() == "StreamingRelationV2" else None
+        name = options.get("input_name") if options is not None else None
+        if name is None:
+            raise StepError(
+                f"segment {segment.name!r} reads a stream that is not one of its inputs",
+                hint="make it a source of the pipeline with pipe.source(…)",
+            )
+        found[str(name)] = None
+    missing = [name for name in segment.inputs if name not in found]
+    if missing:
+        raise StepError(
+            f"segment {segment.name!r} does not use its input {missing[0]!r}",
+            hint="remove the input from @pipe.step(…), or read it",
+        )
+    return tuple(found)
+
+
+def _check_output_mode(spark: SparkSession, segment: Segment, analyzed: Any) -> None:  # noqa: ANN401  a JVM plan
+    jvm: Any = spark.sparkContext._jvm
+    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    mode = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[segment.output_mode]()
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    try:
+        checker.checkForStreaming(analyzed, mode)
+    except PySparkException as error:
+        raise StepError(
+            f"step {segment.name!r} cannot run with output_mode={segment.output_mode!r}: {spark_message(error)}",
+            hint="declare a watermark, or choose another output_mode in @pipe.step(…)",
+        ) from error
+
+
+def spark_message(error: BaseException) -> str:
+    """Return what an error says, in a few lines: Spark's traces and plans are for those who ask."""
+    text = str(getattr(error, "desc", None) or error)
+    lines = [line.strip() for line in text.splitlines()]
+    python = [line for line in lines if re.match(r"^[\w.]*(Error|Exception|Interrupt|Corrupt|Trimmed)\b.*: ", line)]
+    if "Traceback (most recent call last)" in text and python:
+        return python[-1]
+    kept = []
+    for line in lines:
+        if line.startswith(("at ", "JVM stacktrace", "== ", "+-", "'", "File ")) or not line:
+            break
+        kept.append(line)
+    return " ".join(kept[:3]) or type(error).__name__

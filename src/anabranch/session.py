@@ -1,0 +1,109 @@
+"""The Spark session of a node, with the settings that micro-batches of a few hundred milliseconds need.
+
+Each setting that differs from Spark's default says why. A user's own settings (`Settings.spark`, `--set`) win, except
+for the few that exactness rests on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_DEFAULTS = {
+    "spark.driver.memory": "1g",
+    "spark.ui.enabled": "false",
+    # A stream never ends: what the status store keeps per job and query must be few, or memory grows.
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "200",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.sql.streaming.ui.retainedQueries": "2",
+    "spark.sql.streaming.numRecentProgressUpdates": "4",
+    # How soon an idle query looks for the next epoch: 1 ms costs a quarter of a core per query, 10 ms hardly anything.
+    "spark.sql.streaming.pollingDelay": "10ms",
+    # Small state deltas per epoch, a snapshot now and then, so that a restart loads little.
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.minDeltasForSnapshot": "10",
+    "spark.sql.streaming.stateStore.maintenanceInterval": "2s",
+    "spark.sql.streaming.minBatchesToRetain": "20",
+    # Rows cross between the JVM and Python in Arrow batches; larger ones cost less per row.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # Without it a progress bar is drawn over everything else.
+    "spark.ui.showConsoleProgress": "false",
+}
+
+_FIXED = {
+    # A micro-batch is an epoch; Spark must not invent batches of its own.
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    # State files carry unique ids that the commit names, so runs cannot be mixed up.
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    # Spark's default manager forks a chmod per file, about 100 ms per micro-batch.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    # Rows are hashed whole for the digest of an epoch, maps included.
+    "spark.sql.legacy.allowHashOnMapType": "true",
+}
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """What a node's session is made of."""
+
+    name: str
+    master: str
+    timezone: str
+    state_partitions: int | None
+    settings: Mapping[str, str]
+    module_directory: Path
+
+
+def build_session(options: SessionOptions) -> SparkSession:
+    """Start Spark in this process."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # Functions of the user's module are pickled by reference: Spark's workers must be able to import it too.
+    python_path = os.pathsep.join(filter(None, [str(options.module_directory), os.environ.get("PYTHONPATH")]))
+    os.environ["PYTHONPATH"] = python_path
+    from pyspark.sql import SparkSession
+
+    from anabranch.channel.reader import ChannelDataSource
+
+    builder = SparkSession.builder.appName(options.name).master(options.master)
+    settings = {**_DEFAULTS, **options.settings, **_FIXED, "spark.sql.session.timeZone": options.timezone}
+    settings["spark.executorEnv.PYTHONPATH"] = python_path
+    if options.state_partitions is not None:
+        settings["spark.sql.shuffle.partitions"] = str(options.state_partitions)
+    if options.master.startswith("local"):
+        # Everything is on this machine: nothing of Spark needs to be reached from another.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        settings.setdefault("spark.driver.host", "127.0.0.1")
+        settings.setdefault("spark.driver.bindAddress", "127.0.0.1")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    if options.state_partitions is None:
+        spark.conf.set("spark.sql.shuffle.partitions", str(max(2, spark.sparkContext.defaultParallelism)))
+    _without_checksum_files(spark)
+    spark.dataSource.register(ChannelDataSource)
+    return spark
+
+
+def _without_checksum_files(spark: SparkSession) -> None:
+    """Stop Hadoop from writing a .crc file beside every checkpoint file; they cost a third of a commit."""
+    context = spark.sparkContext
+    configuration = context._jsc.hadoopConfiguration()
+    file_system = context._jvm.org.apache.hadoop.fs.FileSystem  # type: ignore[union-attr]
+    file_system.getLocal(configuration).setWriteChecksum(False)

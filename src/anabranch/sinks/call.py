@@ -1,0 +1,68 @@
+"""A user function as a sink: `function(frame, epoch)` or `function(frame, epoch, generation)`.
+
+At least once: after a crash the last epoch may be handed over again, with the same epoch number and the same rows,
+and perhaps with a higher generation. A function that makes its effect conditional on the epoch (an upsert, a table
+keyed by epoch, "skip what I have") is exactly-once; one that refuses lower generations is safe from a deposed node too.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from anabranch.channel.reader import epoch_frame
+from anabranch.errors import PipelineError
+
+if TYPE_CHECKING:
+    from anabranch.channel.manifest import Manifest
+    from anabranch.sinks.sink import Delivery
+
+_WITH_GENERATION = 3
+
+
+@dataclass(frozen=True)
+class CallSink:
+    """Calls a function with every epoch that has rows."""
+
+    function: Callable[..., Any]
+
+    @property
+    def kind(self) -> str:
+        return "call"
+
+    def check(self) -> None:
+        try:
+            parameters = len(inspect.signature(self.function).parameters)
+        except (TypeError, ValueError):
+            parameters = 0
+        if parameters not in (2, _WITH_GENERATION):
+            raise PipelineError(
+                f"ab.call got {self.function!r}", hint="pass a function (frame, epoch) or (frame, epoch, generation)"
+            )
+
+    def deliverer(self, delivery: Delivery) -> CallDeliverer:
+        return CallDeliverer(self.function, delivery)
+
+
+class CallDeliverer:
+    """Reads an epoch as a plain DataFrame and calls the function."""
+
+    def __init__(self, function: Callable[..., Any], delivery: Delivery) -> None:
+        self._function = function
+        self._delivery = delivery
+        self._wants_generation = len(inspect.signature(function).parameters) == _WITH_GENERATION
+
+    def deliver(self, manifest: Manifest) -> None:
+        spark = self._delivery.spark
+        frame = epoch_frame(spark, self._delivery.channel, manifest.epoch, spark.sparkContext.defaultParallelism)
+        if self._wants_generation:
+            self._function(frame, manifest.epoch, self._delivery.generation)
+        else:
+            self._function(frame, manifest.epoch)
+
+
+def call(function: Callable[..., Any]) -> CallSink:
+    """Deliver to a function of your own; see the module's documentation for what it is promised."""
+    return CallSink(function)

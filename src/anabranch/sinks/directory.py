@@ -1,0 +1,133 @@
+"""Directory sinks: one file per epoch, exactly once.
+
+An epoch's rows are written to a hidden temporary file, flushed, and linked to the name of the epoch; the first link
+wins, so a repeated delivery changes nothing and a reader never sees half an epoch. The directory remembers which work
+directory fills it: epoch 7 of another run would otherwise pass for already delivered.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from anabranch.durable import TEMPORARY_PREFIX, fsync_directory, link_first, sweep_temporaries
+from anabranch.errors import Corrupt, SinkError
+
+if TYPE_CHECKING:
+    from anabranch.channel.manifest import Manifest
+    from anabranch.sinks.sink import Delivery
+
+_OWNER = "_anabranch.json"
+_ROW_GROUP = 1 << 20
+
+
+@dataclass(frozen=True)
+class DirectorySink:
+    """A directory of files of one format."""
+
+    directory: Path
+    kind: str
+
+    def check(self) -> None:
+        present = self.directory
+        while not present.exists():
+            present = present.parent
+        if not present.is_dir():
+            raise SinkError(f"{present} is a file, not a directory", hint="choose another output directory")
+        if not os.access(present, os.W_OK | os.X_OK):
+            raise SinkError(f"cannot write to {present}", hint="choose another directory, or change its permissions")
+
+    def deliverer(self, delivery: Delivery) -> DirectoryDeliverer:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        owner = self.directory / _OWNER
+        mine = {"work_id": delivery.work_id, "channel": delivery.channel.spec.name, "kind": self.kind}
+        if not owner.exists():
+            strangers = [name for name in os.listdir(self.directory) if not name.startswith((".", "_"))]
+            if strangers:
+                raise SinkError(
+                    f"{self.directory} already holds files that this pipeline did not write, such as {strangers[0]!r}",
+                    hint="choose an empty directory for the sink",
+                )
+        link_first(owner, json.dumps(mine).encode())
+        if json.loads(owner.read_bytes()) != mine:
+            raise SinkError(
+                f"{self.directory} was filled by another run or another step",
+                hint="choose an empty directory, or continue with the work directory that wrote it",
+            )
+        sweep_temporaries(self.directory)
+        return DirectoryDeliverer(self, delivery)
+
+
+class DirectoryDeliverer:
+    """Writes and links one file per epoch."""
+
+    def __init__(self, sink: DirectorySink, delivery: Delivery) -> None:
+        self._sink = sink
+        self._channel = delivery.channel
+
+    def deliver(self, manifest: Manifest) -> None:
+        target = self._sink.directory / f"epoch-{manifest.epoch:012d}.{self._sink.kind}"
+        if target.exists():
+            return
+        temporary = self._sink.directory / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        try:
+            rows = self._write(temporary, self._channel.batches(manifest))
+            if rows != manifest.rows:
+                raise Corrupt(f"epoch {manifest.epoch} of {self._channel.spec.name!r} holds {rows} rows, not its count")
+            _flush(temporary)
+            try:
+                os.link(temporary, target)
+            except FileExistsError:
+                return
+        finally:
+            temporary.unlink(missing_ok=True)
+        fsync_directory(self._sink.directory)
+
+    def _write(self, path: Path, batches: Iterable[pa.RecordBatch]) -> int:
+        rows = 0
+        schema = self._channel.spec.schema
+        if self._sink.kind == "parquet":
+            with pq.ParquetWriter(path, schema) as writer:
+                for batch in batches:
+                    writer.write_batch(batch, row_group_size=_ROW_GROUP)
+                    rows += batch.num_rows
+            return rows
+        with path.open("w", encoding="utf-8") as lines:
+            for batch in batches:
+                lines.writelines(json.dumps(row, default=json_value) + "\n" for row in batch.to_pylist())
+                rows += batch.num_rows
+        return rows
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def json_value(value: Any) -> Any:  # noqa: ANN401  whatever Arrow gives
+    """Give JSON what it has no type for: times in ISO 8601, bytes in hexadecimal, the rest as text."""
+    if isinstance(value, bytes):
+        return value.hex()
+    isoformat = getattr(value, "isoformat", None)
+    return isoformat() if isoformat is not None else str(value)
+
+
+def parquet(directory: str | os.PathLike[str]) -> DirectorySink:
+    """Deliver as Parquet, one file per epoch, exactly once."""
+    return DirectorySink(Path(directory).absolute(), "parquet")
+
+
+def jsonl(directory: str | os.PathLike[str]) -> DirectorySink:
+    """Deliver as JSON lines, one file per epoch, exactly once; times in ISO 8601, bytes in hexadecimal."""
+    return DirectorySink(Path(directory).absolute(), "jsonl")

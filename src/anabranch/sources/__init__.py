@@ -1,0 +1,58 @@
+"""Where rows come from: one file per kind, and `source.py` is the contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anabranch.errors import AnabranchError, Corrupt
+from anabranch.sources.csv import CsvFiles, read_csv
+from anabranch.sources.jsonl import JsonlFiles, read_jsonl
+from anabranch.sources.parquet import ParquetFiles, read_parquet
+from anabranch.sources.parsed import MALFORMED
+from anabranch.sources.source import Limit, Planner, Range, Source
+from anabranch.sources.text import TextFiles, read_text
+from anabranch.sources.words import Words, generate_words
+
+__all__ = [
+    "MALFORMED",
+    "CsvFiles",
+    "JsonlFiles",
+    "Limit",
+    "ParquetFiles",
+    "Planner",
+    "Range",
+    "Source",
+    "TextFiles",
+    "Words",
+    "from_spec",
+    "generate_words",
+    "read_csv",
+    "read_jsonl",
+    "read_parquet",
+    "read_text",
+]
+
+_VERSION = 1
+_KINDS: dict[str, type[Words | TextFiles | JsonlFiles | CsvFiles | ParquetFiles]] = {
+    "words": Words,
+    "text": TextFiles,
+    "jsonl": JsonlFiles,
+    "csv": CsvFiles,
+    "parquet": ParquetFiles,
+}
+
+
+def from_spec(spec: dict[str, Any]) -> Source:
+    """Make the source that a `spec()` describes; `Corrupt` if this version does not know what it says. Cheap."""
+    fields = dict(spec)
+    kind, version = fields.pop("kind", None), fields.pop("version", None)
+    if kind not in _KINDS or version != _VERSION:
+        raise Corrupt(
+            f"a source is described as kind {kind!r}, version {version!r}",
+            hint=f"this version of Anabranch knows {', '.join(_KINDS)}, version {_VERSION}",
+        )
+    try:
+        source: Source = _KINDS[kind](**fields)
+    except (TypeError, AnabranchError) as error:
+        raise Corrupt(f"the description of a {kind} source is damaged: {error}", hint="restore it") from error
+    return source

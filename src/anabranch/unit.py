@@ -1,0 +1,271 @@
+"""A replica of a unit: one segment as a running Spark query over a checkpoint directory of its own.
+
+Every start is a new run in a new directory, hard-linked from the newest committed one. In each micro-batch the rows of
+one epoch are written and released inside `foreachBatch`, that is before Spark commits. A crash in between makes the
+next run execute the epoch again, with the same input and the same state; it finds the slot claimed, compares digests,
+and goes on. So every epoch is published once, and the state always agrees with what was published.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anabranch.channel.channel import Channel
+from anabranch.channel.inputs import Inputs
+from anabranch.channel.manifest import Manifest, Producer
+from anabranch.channel.writer import (
+    PartsPlan,
+    Written,
+    digest_only,
+    event_time_column,
+    planned_batch,
+    write_parts,
+)
+from anabranch.checkpoint import Commit, last_batch, last_commit, link_checkpoint
+from anabranch.clock import Clock
+from anabranch.durable import write_advisory
+from anabranch.errors import Corrupt, Diverged, Trimmed
+from anabranch.execution import QueryInternals
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from anabranch.plans import BuiltSegment
+
+# A query reads its logs and loads its sources before its first batch; a minute means that it hangs.
+_START_TIMEOUT_S = 60.0
+_RUN_NAME = re.compile(r"^r(\d{6})\.[0-9a-f]{8}$")
+
+
+@dataclass(frozen=True)
+class UnitPlace:
+    """Where a unit lives: its directory, its input and output channels."""
+
+    directory: Path
+    inputs: dict[str, Channel]
+    output: Channel
+
+
+@dataclass(frozen=True)
+class UnitEvents:
+    """Whom a unit tells: `released(unit, manifest)` after each epoch, `diverged(error)` when rows were different."""
+
+    released: Callable[[str, Manifest], None]
+    diverged: Callable[[Diverged], None]
+
+
+def new_run(directory: Path) -> str:
+    """Return a fresh run id; ids sort by age."""
+    numbers = [int(match[1]) for match in map(_RUN_NAME.match, _runs(directory)) if match]
+    return f"r{max(numbers, default=-1) + 1:06d}.{uuid.uuid4().hex[:8]}"
+
+
+def newest_commit(directory: Path) -> tuple[str, Commit] | None:
+    """Return the run with the newest committed epoch, None if no run of this unit ever committed."""
+    found: list[tuple[int, str, Commit]] = []
+    for run in _runs(directory):
+        commit = last_commit(directory / "runs" / run / "checkpoint")
+        if commit is not None:
+            found.append((commit.epoch, run, commit))
+    if not found:
+        return None
+    _, run, commit = max(found)
+    return run, commit
+
+
+def _runs(directory: Path) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(directory / "runs") if _RUN_NAME.match(name))
+    except FileNotFoundError:
+        return []
+
+
+class Unit:
+    """One run of one unit. Made, started once, stopped once."""
+
+    def __init__(
+        self, built: BuiltSegment, place: UnitPlace, events: UnitEvents, *, run: str, generation: int, clock: Clock
+    ) -> None:
+        self.name = built.segment.name
+        self.run = run
+        self._built = built
+        self._place = place
+        self._events = events
+        self._generation = generation
+        self._clock = clock
+        self._directory = place.directory / "runs" / self.run
+        self._checkpoint = self._directory / "checkpoint"
+        self._event_time = event_time_column(built.frame)
+        self._started = threading.Event()
+        self._internals: QueryInternals | None = None
+        self._commit: Commit | None = None
+        self.query: StreamingQuery | None = None
+
+    # Starting
+
+    def prepare(self) -> int:
+        """Make the run's directory; return the epoch after which it goes on."""
+        self._directory.mkdir(parents=True)
+        previous = newest_commit(self._place.directory)
+        published = self._place.output.ledger.last()
+        if previous is None:
+            after = -1
+            (self._directory / "watermarks").mkdir()
+        else:
+            run, commit = previous
+            after = commit.epoch
+            self._commit = commit
+            if published is None or published < after:
+                raise Corrupt(
+                    f"unit {self.name!r} has state of epoch {after}, but its output ends at epoch {published}",
+                    hint="the output channel was damaged; restore it from a copy",
+                )
+            old = self._place.directory / "runs" / run
+            (self._directory / "watermarks").mkdir()
+            _link_watermarks(old, self._directory, commit.batch_id)
+            link_checkpoint(old / "checkpoint", self._checkpoint, commit)
+        for name, channel in self._place.inputs.items():
+            if channel.ledger.floor() > after:
+                raise Trimmed(
+                    f"unit {self.name!r} would go on after epoch {after}, but its input {name!r} "
+                    f"is trimmed up to {channel.ledger.floor()}",
+                    hint="its checkpoint was lost; restore it from a copy, or start over with another --work directory",
+                )
+        return after
+
+    def start(self, spark: SparkSession) -> None:
+        """Start the query, restore its watermarks, and let data in."""
+        inputs = Inputs(self._directory, {name: self._place.inputs[name].path for name in self._built.leaves})
+        inputs.save()
+        writer = self._built.frame.writeStream.queryName(f"{self.name} {self.run}")
+        writer = writer.outputMode(self._built.segment.output_mode).foreachBatch(self._batch)
+        self.query = writer.option("checkpointLocation", str(self._checkpoint)).start()
+        self._internals = QueryInternals(spark, self.query)
+        if self._internals.watermarks > 1 and self._commit is not None:
+            self._restore_watermarks(self._internals, self._commit.batch_id)
+        self._started.set()
+        inputs.open_gate()
+
+    def _restore_watermarks(self, internals: QueryInternals, batch_id: int) -> None:
+        deadline_s = self._clock.steady_s() + _START_TIMEOUT_S
+        while not internals.initialised():
+            if self._clock.steady_s() > deadline_s:
+                raise Corrupt(f"the query of unit {self.name!r} did not start within {_START_TIMEOUT_S:.0f} s")
+            self._started.wait(0.01)
+        noted = json.loads((self._directory / "watermarks" / str(batch_id)).read_bytes())
+        internals.restore_operator_watermarks(noted)
+
+    # One micro-batch
+
+    def _batch(self, frame: DataFrame, batch_id: int) -> None:
+        """Run one epoch; called by Spark, before it commits."""
+        if not self._started.wait(_START_TIMEOUT_S):
+            raise Corrupt(f"unit {self.name!r} was given a batch before it had started")
+        planned = planned_batch(self._checkpoint, batch_id)
+        output = self._place.output
+        published = output.manifest(planned.epoch)
+        written = self._execute(frame, planned.epoch) if published is None else digest_only(frame, self._event_time)
+        late_rows = self._note_execution(batch_id)
+        if published is None:
+            manifest = Manifest(
+                epoch=planned.epoch,
+                producer=Producer(self.name, self.run, self._generation),
+                released_s=self._clock.now_s(),
+                rows=written.rows,
+                digest=written.digest,
+                parts=written.parts,
+                event_time_us=written.event_time_us,
+                watermark_ms=planned.watermark_ms,
+                late_rows=late_rows,
+            )
+            published = output.release(manifest).manifest
+        if published.digest != written.digest or published.rows != written.rows:
+            self._events.diverged(_divergence(self.name, published, written))
+        for channel in self._place.inputs.values():
+            channel.acknowledge(self.name, self.run, planned.epoch)
+        self._events.released(self.name, published)
+
+    def _execute(self, frame: DataFrame, epoch: int) -> Written:
+        plan = PartsPlan(
+            directory=str(self._place.output.parts),
+            prefix=f"{epoch}-{self.run}",
+            schema=self._place.output.spec.schema.serialize().to_pybytes(),
+        )
+        return write_parts(frame, plan, self._event_time)
+
+    def _note_execution(self, batch_id: int) -> int:
+        """Note what Spark would forget in a restart, before it commits; return the rows dropped as late."""
+        internals = self._internals
+        if internals is None or not self._built.stateful or internals.watermarks == 0:
+            return 0
+        if internals.watermarks > 1:
+            noted = json.dumps(internals.operator_watermarks()).encode()
+            directory = self._directory / "watermarks"
+            write_advisory(directory / str(batch_id), noted)
+            # The batch before last can no longer be the last committed one.
+            (directory / str(batch_id - 2)).unlink(missing_ok=True)
+        return internals.late_rows()
+
+    # Observing
+
+    def committed(self) -> int:
+        """Return the epoch of the last committed batch, -1 if there is none; follows `commits/`, nothing else."""
+        batch_id = last_batch(self._checkpoint / "commits")
+        if batch_id is None:
+            return -1
+        if self._commit is None or self._commit.batch_id != batch_id:
+            self._commit = Commit(batch_id, planned_batch(self._checkpoint, batch_id))
+        return self._commit.epoch
+
+    def declare_safe(self) -> None:
+        """Tell every input what this unit will never need again, and drop the runs that this one replaces."""
+        epoch = self.committed()
+        if epoch < 0:
+            return
+        for channel in self._place.inputs.values():
+            channel.declare_safe(self.name, epoch)
+        for run in _runs(self._place.directory):
+            if run != self.run:
+                shutil.rmtree(self._place.directory / "runs" / run, ignore_errors=True)
+                for channel in self._place.inputs.values():
+                    channel.forget_runs(self.name, self.run)
+
+    def failure(self) -> BaseException | None:
+        """Return why the query ended, None while it runs."""
+        query = self.query
+        if query is None or query.isActive:
+            return None
+        return query.exception() or RuntimeError("the query ended")
+
+    def stop(self) -> None:
+        """End the query; an unfinished epoch is executed again by the next run."""
+        if self.query is not None:
+            self.query.stop()
+
+    def discard(self) -> None:
+        """Remove the directory of a run that was prepared but never started."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _link_watermarks(old: Path, new: Path, batch_id: int) -> None:
+    noted = old / "watermarks" / str(batch_id)
+    if noted.exists():
+        os.link(noted, new / "watermarks" / str(batch_id))
+
+
+def _divergence(name: str, published: Manifest, written: Written) -> Diverged:
+    return Diverged(
+        f"segment {name!r} gave other rows for epoch {published.epoch} when it was executed again "
+        f"({written.rows} rows, digest {written.digest[:8]}; published: {published.rows}, {published.digest[:8]})",
+        hint="take random values and the current time out of the step, or do not ask for guarantee='precise'",
+    )

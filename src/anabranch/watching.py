@@ -1,0 +1,68 @@
+"""Following the growth of all channels of a work directory, reading each manifest once."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+from anabranch.channel.channel import Channel
+from anabranch.errors import Trimmed
+from anabranch.work import Work
+
+# Rates are taken over this long, so that they neither jump nor lag.
+_WINDOW_S = 5.0
+
+
+class _Followed:
+    """One channel's counters."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.next_epoch = channel.ledger.floor() + 1
+        self.rows = 0
+        self.samples: deque[tuple[float, int, int]] = deque()
+
+    def look(self) -> None:
+        while True:
+            try:
+                manifest = self.channel.manifest(self.next_epoch)
+            except Trimmed:
+                self.next_epoch = self.channel.ledger.floor() + 1
+                continue
+            if manifest is None:
+                break
+            self.rows += manifest.rows or 0
+            self.next_epoch += 1
+        now_s = time.monotonic()
+        self.samples.append((now_s, self.rows, self.next_epoch))
+        while now_s - self.samples[0][0] > _WINDOW_S:
+            self.samples.popleft()
+
+    def summary(self) -> dict[str, Any]:
+        first, last = self.samples[0], self.samples[-1]
+        seconds = max(last[0] - first[0], 1e-9)
+        return {
+            "name": self.channel.spec.name,
+            "last": self.next_epoch - 1 if self.next_epoch > 0 else None,
+            "rows": self.rows,
+            "rows_per_s": (last[1] - first[1]) / seconds if len(self.samples) > 1 else 0.0,
+            "epochs_per_s": (last[2] - first[2]) / seconds if len(self.samples) > 1 else 0.0,
+        }
+
+
+class Watch:
+    """All channels of a work directory, as they appear."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._followed: dict[str, _Followed] = {}
+
+    def look(self) -> list[dict[str, Any]]:
+        """Read what is new and return a summary per channel."""
+        for name in self._work.channel_names():
+            if name not in self._followed:
+                self._followed[name] = _Followed(self._work.channel(name))
+        for followed in self._followed.values():
+            followed.look()
+        return [followed.summary() for followed in self._followed.values()]

@@ -1,0 +1,195 @@
+"""The work directory: where everything of one pipeline is, and what it was made with.
+
+identity.json          what the state fits: plans, schemas, settings, Spark version (rule: refuse what changed)
+token                  what agents want to hear; readable by its owner only
+channels/NAME/         see channel.py
+leases/ROLE/           one ledger per role
+units/NAME/runs/RUN/   a run's checkpoint and notes;  units/NAME/failures.json
+nodes/NAME.json        where a node's agent listens;  logs/NAME.log
+history.jsonl          starts, failures and divergences, one line each
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import uuid
+from pathlib import Path
+from typing import Any
+
+from anabranch.channel.channel import Channel
+from anabranch.durable import link_first, write_atomic
+from anabranch.errors import Corrupt, IdentityChanged, WorkDirectoryError
+from anabranch.lease import Lease
+from anabranch.ledger.directory import DirectoryLedger
+
+FORMAT = 1
+
+
+class Work:
+    """Paths and small records of a work directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path) -> Work:
+        """Make the directory if need be; `WorkDirectoryError` if that is impossible."""
+        try:
+            for name in ("channels", "leases", "units", "nodes", "logs"):
+                (path / name).mkdir(parents=True, exist_ok=True)
+            if not os.access(path, os.W_OK | os.X_OK):
+                raise PermissionError(13, "not writable")
+        except OSError as error:
+            raise WorkDirectoryError(
+                f"cannot use {path} as work directory: {error.strerror}", hint="choose another with --work DIR"
+            ) from error
+        work = cls(path)
+        work.token()
+        return work
+
+    @classmethod
+    def open(cls, path: Path) -> Work:
+        """Open a directory that a run made; `WorkDirectoryError` if it is none."""
+        if not (path / "channels").is_dir():
+            raise WorkDirectoryError(
+                f"{path} is not a work directory", hint="name the one that `anabranch run` used with --work DIR"
+            )
+        return cls(path)
+
+    # Places
+
+    def channel_path(self, name: str) -> Path:
+        return self.path / "channels" / name
+
+    def channel(self, name: str) -> Channel:
+        """Open a channel; `WorkDirectoryError` naming the ones there are."""
+        if not (self.channel_path(name) / "channel.json").is_file():
+            raise WorkDirectoryError(
+                f"there is no channel {name!r} in {self.path}", hint=f"there are: {', '.join(self.channel_names())}"
+            )
+        return Channel.open(self.channel_path(name))
+
+    def channel_names(self) -> list[str]:
+        directory = self.path / "channels"
+        return sorted(name for name in os.listdir(directory) if (directory / name / "channel.json").is_file())
+
+    def unit_path(self, name: str) -> Path:
+        return self.path / "units" / name
+
+    def lease(self, role: str) -> Lease:
+        return Lease(DirectoryLedger(self.path / "leases" / role))
+
+    def log_path(self, node: str) -> Path:
+        return self.path / "logs" / f"{node}.log"
+
+    # Records
+
+    def token(self) -> str:
+        """Return the secret that agents want, making it on first use."""
+        path = self.path / "token"
+        if not path.exists():
+            previous = os.umask(0o077)
+            try:
+                link_first(path, secrets.token_hex(32).encode())
+            finally:
+                os.umask(previous)
+        path.chmod(0o600)
+        return path.read_text()
+
+    def identity(self) -> dict[str, Any] | None:
+        """Return what the state was made with, None in a new directory."""
+        path = self.path / "identity.json"
+        if not path.exists():
+            return None
+        try:
+            found: dict[str, Any] = json.loads(path.read_bytes())
+            if found["format"] != FORMAT:
+                raise Corrupt(f"{path} has format {found['format']}, this version reads {FORMAT}")
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(f"{path} is unreadable: {error}", hint="restore it from a copy") from error
+        return found
+
+    def pin(self, identity: dict[str, Any]) -> str:
+        """Pin what the state is made with, or compare; return the directory's id. Checks before it writes."""
+        found = self.identity()
+        if found is not None:
+            changes = list(differences(found, identity))
+            if changes:
+                raise IdentityChanged(
+                    f"the state in {self.path} does not fit this pipeline: " + "; ".join(changes),
+                    hint="undo the change, or start over with another --work directory",
+                )
+            identity = {**identity, "id": found["id"]}
+        else:
+            identity = {**identity, "id": uuid.uuid4().hex}
+        write_atomic(self.path / "identity.json", json.dumps({"format": FORMAT, **identity}, indent=1).encode())
+        return str(identity["id"])
+
+    def note(self, kind: str, **fields: Any) -> None:  # noqa: ANN401  JSON
+        """Append one line to the history."""
+        line = json.dumps({"kind": kind, **fields}) + "\n"
+        descriptor = os.open(self.path / "history.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return the history; a torn last line is left out."""
+        try:
+            lines = (self.path / "history.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        events = []
+        for line in lines:
+            try:
+                events.append(json.loads(line))
+            except ValueError:
+                continue
+        return events
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Say what no longer fits. Pure.
+
+    A segment without state may change its plan freely; one with state may not. Schemas, sources, partitions, time
+    zone and Spark version may never change under existing state. New segments, sources and sinks may be added only
+    to a directory without epochs, because aligned epochs begin at zero everywhere.
+    """
+    changes = [
+        f"{key} was {before.get(key)!r}, is {after[key]!r}"
+        for key in ("pipeline", "spark", "timezone", "state_partitions")
+        if before.get(key) != after[key]
+    ]
+    for kind in ("sources", "segments"):
+        old, new = before.get(kind, {}), after[kind]
+        changes += [f"{kind[:-1]} {name!r} is gone" for name in old if name not in new]
+        changes += [f"{kind[:-1]} {name!r} is new" for name in new if name not in old]
+        for name in old:
+            if name in new:
+                changes += _changed(f"{kind[:-1]} {name!r}", old[name], new[name])
+    return changes
+
+
+def _changed(what: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    changes = []
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) == new.get(key):
+            continue
+        if key != "plan":
+            changes.append(f"{what}: {key} was {old.get(key)!r}, is {new.get(key)!r}")
+        elif old.get("stateful") or new.get("stateful"):
+            was, now = _first_difference(old["plan"], new["plan"])
+            changes.append(f"{what} keeps state and its plan changed from {was!r} to {now!r}")
+    return changes
+
+
+def _first_difference(old: list[str], new: list[str]) -> tuple[str, str]:
+    for index in range(max(len(old), len(new))):
+        was = old[index] if index < len(old) else ""
+        now = new[index] if index < len(new) else ""
+        if was != now:
+            return was.strip(), now.strip()
+    return "", ""

@@ -1,0 +1,140 @@
+"""Runs pipelines the way users do, in processes of their own, and kills them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from anabranch.testing.wait import wait_until
+from anabranch.work import Work
+
+PIPELINES = Path(__file__).parent / "pipelines"
+TIMEOUT_S = 300.0
+
+
+def command(*arguments: str) -> list[str]:
+    """Return the command line of `anabranch …`."""
+    return [sys.executable, "-m", "anabranch.cli.main", *arguments]
+
+
+def anabranch(directory: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end and return what it said."""
+    return subprocess.run(
+        command(*arguments),
+        cwd=directory,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+class Running:
+    """A pipeline that runs in the background."""
+
+    def __init__(self, process: subprocess.Popen[str], directory: Path, work: Path) -> None:
+        self.process = process
+        self.directory = directory
+        self.work_path = work
+
+    @property
+    def work(self) -> Work:
+        return Work.open(self.work_path)
+
+    def node(self) -> dict[str, object] | None:
+        """Return what the node announced of itself, None while there is none."""
+        for path in sorted((self.work_path / "nodes").glob("node-*.json")):
+            try:
+                record: dict[str, object] = json.loads(path.read_bytes())
+            except (FileNotFoundError, ValueError):
+                continue
+            if path.suffixes == [".json"] and alive(int(str(record["pid"]))):
+                return record
+        return None
+
+    def node_pid(self) -> int:
+        wait_until(lambda: self.node() is not None or self.process.poll() is not None, TIMEOUT_S, "a node")
+        record = self.node()
+        assert record is not None, self.output()
+        return int(str(record["pid"]))
+
+    def last(self, channel: str) -> int:
+        """Return the newest epoch of a channel, -1 if there is none."""
+        try:
+            last = self.work.channel(channel).ledger.last()
+        except Exception:  # noqa: BLE001  not made yet
+            return -1
+        return -1 if last is None else last
+
+    def wait_for_epoch(self, channel: str, epoch: int) -> None:
+        done = lambda: self.last(channel) >= epoch or self.process.poll() is not None  # noqa: E731
+        wait_until(done, TIMEOUT_S, f"epoch {epoch} of {channel}")
+
+    def kill_node(self, sent: signal.Signals = signal.SIGKILL) -> int:
+        """Kill the node's driver; return its process id."""
+        pid = self.node_pid()
+        os.kill(pid, sent)
+        return pid
+
+    def finish(self) -> int:
+        """Wait for the end; return the exit code."""
+        return self.process.wait(TIMEOUT_S)
+
+    def output(self) -> str:
+        logs = "\n".join(path.read_text()[-4000:] for path in self.work_path.glob("logs/*.log"))
+        return f"{(self.directory / 'stdout').read_text()[-4000:]}\n{logs}"
+
+
+def alive(pid: int) -> bool:
+    """Say whether a process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def running(directory: Path, file: Path, *arguments: str, **environment: str) -> Iterator[Running]:
+    """Start `anabranch run` in a directory; whatever happens, no process is left behind."""
+    work = directory / "work"
+    with (directory / "stdout").open("w") as stdout:
+        process = subprocess.Popen(
+            command("run", str(file), "--work", str(work), *arguments),
+            cwd=directory,
+            env={**os.environ, **environment},
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    started = Running(process, directory, work)
+    try:
+        yield started
+    finally:
+        process.kill()
+        process.wait()
+        for _ in range(2):
+            record = started.node()
+            if record is not None:
+                os.killpg(int(str(record["pid"])), signal.SIGKILL)
+        wait_until(lambda: not processes_of(work), 30.0, "all processes of the run to end")
+
+
+def processes_of(work: Path) -> list[int]:
+    """Return the processes whose command line names the work directory."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                text = (entry / "cmdline").read_bytes()
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+            if str(work).encode() in text:
+                found.append(int(entry.name))
+    return found
