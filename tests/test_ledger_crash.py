@@ -249,7 +249,7 @@ def test_killed_processes_leave_a_whole_ledger(tmp_path, trim_lag):
         children = [start_advancing(functools.partial(DirectoryLedger, path), log, trim_lag) for log in new]
         for child, log in zip(children, new, strict=True):
             enough = moments.randint(1, 60)
-            wait_until(lambda log=log, enough=enough: len(sightings([log])) >= enough, 60, f"{enough} claims in {log}")
+            wait_until(lambda log=log, enough=enough: len(sightings([log])) >= enough, 120, f"{enough} claims in {log}")
             os.kill(child.pid, signal.SIGKILL)
             child.join()
         ledger = DirectoryLedger(path)

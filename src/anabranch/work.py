@@ -182,7 +182,7 @@ def _changed(what: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
             changes.append(f"{what}: {key} was {old.get(key)!r}, is {new.get(key)!r}")
         elif old.get("stateful") or new.get("stateful"):
             was, now = _first_difference(old["plan"], new["plan"])
-            changes.append(f"{what} keeps state and its plan changed from {was!r} to {now!r}")
+            changes.append(f"{what} keeps state and its plan changed from {was[:160]!r} to {now[:160]!r}")
     return changes
 
 

@@ -13,7 +13,7 @@ import anabranch as ab
 COLUMNS = "ts timestamp, key string, value bigint, too_late boolean"
 STEPS = os.environ.get("ANABRANCH_TEST_STEPS", "stateless,windowed,running,joined,outer").split(",")
 
-pipe = ab.Pipeline("everything", settings=ab.Settings(largest_epoch_bytes=24_000, pending_epochs=2, state_partitions=2))
+pipe = ab.Pipeline("everything", settings=ab.Settings(largest_epoch_bytes=30_000, pending_epochs=2, state_partitions=2))
 pipe.protect(guarantee="precise")
 events = pipe.source("events", ab.read_jsonl("events", schema=COLUMNS))
 needs_loads = {"joined", "outer"} & set(STEPS)

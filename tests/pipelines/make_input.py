@@ -9,10 +9,10 @@ from pathlib import Path
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DELAY_S = 10
-FILES_BEFORE_TOO_LATE = 10
+FILES_BEFORE_TOO_LATE = 8
 
 
-def write_input(directory: Path, *, files: int = 60, rows: int = 200, seed: int = 0) -> None:
+def write_input(directory: Path, *, files: int = 48, rows: int = 150, seed: int = 0) -> None:
     """Write `files` files of `rows` events, and loads that run far ahead of them and then fall silent.
 
     Rows marked `too_late` are a day old and come after the watermark has certainly passed them, so every correct
@@ -30,7 +30,7 @@ def write_input(directory: Path, *, files: int = 60, rows: int = 200, seed: int 
                 at = START + timedelta(seconds=at_s) - timedelta(days=1 if too_late else 0)
                 row = {
                     "ts": at.isoformat(timespec="milliseconds"),
-                    "key": f"k{chance.randrange(20)}",
+                    "key": f"k{chance.randrange(200)}",
                     "value": chance.randrange(1000),
                     "too_late": too_late,
                 }

@@ -1,7 +1,79 @@
-"""`anabranch bench NAME`: the measurements."""
+"""`anabranch bench NAME`: the measurements, as JSON lines and plots."""
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-app = typer.Typer(help="Measure, side by side with bare Spark.", no_args_is_help=True)
+from anabranch.bench import latency as latency_bench
+from anabranch.bench import plots
+from anabranch.bench import throughput as throughput_bench
+from anabranch.bench.report import Report
+from anabranch.cli.places import JsonOption, TraceOption
+
+app = typer.Typer(help="Measure, side by side with bare Spark in one run.", no_args_is_help=True)
+OutOption = Annotated[Path, typer.Option("--out", help="Directory for JSON lines and plots.")]
+RoundsOption = Annotated[int, typer.Option("--rounds", min=1, help="Rounds, in alternating order.")]
+DEFAULT_OUT = Path("bench-results")
+
+
+@app.command()
+def throughput(
+    *,
+    rows: Annotated[int, typer.Option("--rows", min=2_000_000, help="Rows that count, per run.")] = 12_000_000,
+    rounds: RoundsOption = 3,
+    out: OutOption = DEFAULT_OUT,
+    as_json: JsonOption = False,
+    trace: TraceOption = False,
+) -> None:
+    """Rows per second for pass-through and a windowed count over 1,000 keys.
+
+    Example:
+      anabranch bench throughput --rounds 3 --out bench-results
+    """
+    del trace  # read by main
+    report = Report(out, "throughput")
+    report.path.unlink(missing_ok=True)
+    ratios = throughput_bench.measure(throughput_bench.ThroughputOptions(rows=rows, rounds=rounds), report, _say)
+    plots.plot_throughput(report.path, out / "throughput.png")
+    _conclude(ratios, report, as_json=as_json, what="of bare Spark's rows/s")
+
+
+@app.command()
+def latency(
+    *,
+    seconds: Annotated[float, typer.Option("--seconds", min=5, help="Seconds that count, per side and round.")] = 45.0,
+    rounds: RoundsOption = 3,
+    out: OutOption = DEFAULT_OUT,
+    as_json: JsonOption = False,
+    trace: TraceOption = False,
+) -> None:
+    """Seconds from a row's creation to its delivery, at 20,000 rows a second.
+
+    Example:
+      anabranch bench latency --rounds 3 --out bench-results
+    """
+    del trace  # read by main
+    report = Report(out, "latency")
+    report.path.unlink(missing_ok=True)
+    ratios = latency_bench.measure(latency_bench.LatencyOptions(seconds=seconds, rounds=rounds), report, _say)
+    plots.plot_latency(report.path, out / "latency.png")
+    _conclude(ratios, report, as_json=as_json, what="of bare Spark's latency")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def _conclude(ratios: dict[str, float], report: Report, *, as_json: bool, what: str) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps({"ratios": ratios, "results": str(report.path)}) + "\n")
+        return
+    for name, ratio in ratios.items():
+        sys.stdout.write(f"{name}: {ratio:.2f} {what}\n")
+    sys.stdout.write(f"results and plot: {report.path.parent}\n")

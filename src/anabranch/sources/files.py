@@ -178,6 +178,8 @@ class FilePlanner:
         if self._held is None:
             self._look(now_s)
             self._held = self._entries
+            # Turns that began with smaller files would end their tails too early.
+            self._queue.clear()
             self._barren.clear()
             self._enqueue()
 
@@ -206,9 +208,6 @@ class FilePlanner:
                     hint="put it back, or start again to go on without them",
                 )
             del self._queue[name]
-        for name, held in (self._held or {}).items():
-            if name in found and found[name].size_bytes < held.size_bytes:
-                raise shrunk(found[name], held.size_bytes)
         self._entries = found if self._held is None else self._held
         self._enqueue()
 

@@ -22,7 +22,7 @@ from anabranch.ledger.ledger import Ledger
 Opener = Callable[[], Ledger]
 
 #: A child that has not ended by then hangs.
-CHILD_LIMIT_S = 60.0
+CHILD_LIMIT_S = 120.0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,54 @@
+"""Pictures of the measurements, from their JSON lines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+_COLOURS = {"bare_spark": "#9aa5b1", "anabranch": "#1f77b4"}
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """Read JSON lines."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def plot_throughput(report: Path, picture: Path) -> None:
+    """Draw one bar per side and function, with every round as a dot."""
+    from matplotlib.figure import Figure
+
+    lines = lines_of(report)
+    functions = sorted({line["function"] for line in lines})
+    figure = Figure(figsize=(7, 4))
+    axes = figure.subplots()
+    for offset, (side, colour) in enumerate(_COLOURS.items()):
+        for place, function in enumerate(functions):
+            rates = [line["rows_per_s"] / 1e6 for line in lines if (line["side"], line["function"]) == (side, function)]
+            at = place + (offset - 0.5) * 0.35
+            axes.bar(at, sum(rates) / len(rates), 0.32, color=colour, label=side if place == 0 else None)
+            axes.plot([at] * len(rates), rates, "k.", markersize=5)
+    axes.set_xticks(range(len(functions)), functions)
+    axes.set_ylabel("million rows/s")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(picture)
+
+
+def plot_latency(report: Path, picture: Path) -> None:
+    """Draw how latencies are distributed on each side, all rounds together."""
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    lines = lines_of(report)
+    figure = Figure(figsize=(7, 4))
+    axes = figure.subplots()
+    for side, colour in _COLOURS.items():
+        counts = np.sum([line["histogram"] for line in lines if line["side"] == side], axis=0)
+        share = np.cumsum(counts) / max(1, counts.sum())
+        axes.plot(np.linspace(0, 5, len(counts)), share, color=colour, label=side)
+    axes.set_xlabel("seconds from creation to delivery")
+    axes.set_ylabel("share of rows")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(picture)
