@@ -113,5 +113,5 @@ class GrowingDirectory(RuleBasedStateMachine):
             shutil.rmtree(self.directory)
 
 
-GrowingDirectory.TestCase.settings = settings(max_examples=1500, stateful_step_count=50, deadline=None)
+GrowingDirectory.TestCase.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
 TestGrowingDirectory = GrowingDirectory.TestCase

@@ -28,9 +28,9 @@ Piece = dict[str, Any]
 
 #: An epoch is a JSON record in a ledger: with more pieces than this it would take seconds to plan and to read.
 MOST_PIECES = 4096
-# A listing costs about 5 µs per file, so this keeps the pacer's share of a core at a tenth, whatever the directory.
+# A listing costs 5 to 10 µs per file, so this keeps it below a tenth of a core, however many files there are.
 _SHORTEST_INTERVAL_S = 0.02
-_INTERVAL_PER_FILE_S = 0.000_05
+_INTERVAL_PER_FILE_S = 0.000_1
 _HIDDEN = (".", "_")
 
 

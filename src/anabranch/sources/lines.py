@@ -130,8 +130,8 @@ def _opened(path: str) -> Iterator[int]:
 def _read_exactly(descriptor: int, path: str, piece: Piece) -> bytes:
     """Return the bytes of a piece; `SourceError` if they are not what was planned."""
     start, end = piece["start"], piece["end"]
-    data = bytearray()
-    while len(data) < end - start:
+    data = os.pread(descriptor, end - start, start)
+    while len(data) < end - start:  # a signal cut the call short, or there is no more
         block = os.pread(descriptor, end - start - len(data), start + len(data))
         if not block:
             raise SourceError(
@@ -144,7 +144,7 @@ def _read_exactly(descriptor: int, path: str, piece: Piece) -> bytes:
             f"{path} was changed after bytes {start} to {end} of it were planned",
             hint="files may only grow; put the old content back",
         )
-    return bytes(data)
+    return data
 
 
 def read_piece(directory: str, piece: Piece) -> bytes:

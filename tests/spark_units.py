@@ -1,0 +1,93 @@
+"""Runs units inside the test process, over channels whose epochs the test publishes itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from anabranch.channel.channel import Channel, ChannelSpec
+from anabranch.channel.manifest import Manifest, Producer
+from anabranch.channel.parts import PartWriter
+from anabranch.channel.reader import ReadOptions, stream
+from anabranch.clock import SystemClock
+from anabranch.pipeline import StepNode
+from anabranch.plans import build_segment
+from anabranch.segments import Segment
+from anabranch.testing.wait import wait_until
+from anabranch.unit import Unit, UnitEvents, UnitPlace, new_run
+
+TIMEOUT_S = 120.0
+
+
+def publish(channel: Channel, epoch: int, rows: list[dict]) -> None:
+    """Publish an epoch by hand."""
+    parts = ()
+    if rows:
+        writer = PartWriter(channel.parts / f"{epoch}-hand-0-{epoch}.arrow", channel.spec.schema)
+        writer.write(pa.RecordBatch.from_pylist(rows, schema=channel.spec.schema))
+        parts = (writer.close(),)
+    producer = Producer("hand", "hand", 0)
+    channel.release(Manifest(epoch=epoch, producer=producer, released_s=0.0, rows=len(rows), parts=parts))
+
+
+class Bench:
+    """One segment, its channels, and its runs."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        directory: Path,
+        inputs: dict[str, pa.Schema],
+        function: Callable[..., DataFrame],
+        output_mode: str = "append",
+    ) -> None:
+        self.spark = spark
+        self.directory = directory
+        self.inputs = {
+            name: Channel.create(directory / "channels" / name, ChannelSpec(name, schema))
+            for name, schema in inputs.items()
+        }
+        step = StepNode("result", function, tuple(inputs), connector=True, output_mode=output_mode)
+        self.segment = Segment("result", (step,), tuple(inputs), output_mode)
+        self.output: Channel | None = None
+        self.diverged: list[Exception] = []
+
+    def start(self, released: Callable[[str, Manifest], None] = lambda _unit, _manifest: None) -> Unit:
+        """Start a new run of the unit, as a node does."""
+        home = self.directory / "units" / "result"
+        run = new_run(home)
+        frames = {
+            name: stream(
+                self.spark,
+                ReadOptions(channel.path, 2, run_directory=home / "runs" / run, input_name=name),
+                channel.spec.schema,
+            )
+            for name, channel in self.inputs.items()
+        }
+        built = build_segment(self.spark, self.segment, frames)
+        self.output = Channel.create(self.directory / "channels" / "result", ChannelSpec("result", built.schema))
+        place = UnitPlace(home, self.inputs, self.output)
+        events = UnitEvents(released=released, diverged=self.diverged.append)
+        unit = Unit(built, place, events, run=run, generation=0, clock=SystemClock())
+        unit.prepare()
+        unit.start(self.spark)
+        return unit
+
+    def wait_committed(self, unit: Unit, epoch: int) -> None:
+        """Wait until a run has committed an epoch; fail at once if its query failed."""
+
+        def done() -> bool:
+            failure = unit.failure()
+            assert failure is None, failure
+            return unit.committed() >= epoch
+
+        wait_until(done, TIMEOUT_S, f"commit of epoch {epoch}")
+
+    def rows(self, epoch: int) -> list[dict]:
+        """Return the published rows of an epoch, sorted."""
+        table = self.output.table(epoch)
+        assert table is not None, f"epoch {epoch} is not published"
+        return sorted(table.to_pylist(), key=repr)

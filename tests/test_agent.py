@@ -1,0 +1,193 @@
+"""The agent answers those who know the token, on loopback, in JSON, and nobody else."""
+
+import http.client
+import json
+import pickle
+import socket
+
+import pytest
+
+from anabranch.agent import Agent, ask
+from anabranch.errors import AgentError
+
+TOKEN = "0123456789abcdef" * 4
+LARGEST = 1 << 16
+
+
+class Fragile:
+    """Something that would run code if anyone unpickled it."""
+
+    def __reduce__(self):
+        return (pytest.fail, ("the agent unpickled a body",))
+
+
+@pytest.fixture(scope="module")
+def listening():
+    """One agent for all tests, as ending one takes half a second, and what its commands were given."""
+    heard = []
+
+    def echo(body):
+        heard.append(body)
+        return {"heard": body}
+
+    def broken(_body):
+        raise ZeroDivisionError
+
+    agent = Agent(TOKEN, {"echo": echo, "broken": broken})
+    agent.start()
+    yield agent, heard
+    agent.stop()
+
+
+@pytest.fixture
+def agent(listening):
+    return listening[0]
+
+
+@pytest.fixture
+def heard(listening):
+    listening[1].clear()
+    return listening[1]
+
+
+def send(agent, path="/echo", body=b"{}", *, token=TOKEN, method="POST", **headers):
+    """Send a request as it is; return status and answer."""
+    connection = http.client.HTTPConnection(agent.address, timeout=10)
+    connection.putrequest(method, path, skip_accept_encoding=True)
+    if token is not None:
+        connection.putheader("Authorization", f"Bearer {token}")
+    for name, value in {"Content-Length": str(len(body)), **headers}.items():
+        if value is not None:
+            connection.putheader(name, value)
+    connection.endheaders()
+    connection.send(body)
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    return answer.status, json.loads(content) if answer.headers["Content-Type"] == "application/json" else content
+
+
+def test_a_command_is_carried_out(agent, heard):
+    """Who knows the token gets the command's answer; a question without a body is an empty object."""
+    assert ask(agent.address, TOKEN, "echo", {"now": True}) == {"heard": {"now": True}}
+    assert ask(agent.address, TOKEN, "echo") == {"heard": {}}
+    assert send(agent, body=b"", **{"Content-Length": None}) == (200, {"heard": {}})
+    assert heard == [{"now": True}, {}, {}]
+
+
+@pytest.mark.parametrize(
+    "token", [None, "", "wrong", TOKEN[:-1], TOKEN + "0", TOKEN.upper(), "ä", f"Bearer {TOKEN}"], ids=repr
+)
+@pytest.mark.parametrize("path", ["/echo", "/nothing"])
+def test_without_the_token_there_is_no_answer(agent, heard, token, path):
+    """A missing, wrong, shortened or lengthened token gets 403, and does not even learn which commands there are."""
+    encoded = token.encode().decode("latin-1") if token is not None else None
+    assert send(agent, path, token=encoded) == (403, {"error": "wrong token"})
+    assert heard == []
+    with pytest.raises(AgentError, match="refused 'echo': 403"):
+        ask(agent.address, "wrong", "echo")
+
+
+@pytest.mark.parametrize("path", ["/", "/stop", "/echo/more", "/../echo", "/ECHO", "/__class__"])
+def test_an_unknown_command_is_not_found(agent, heard, path):
+    """Only commands that were given by name exist."""
+    status, _ = send(agent, path)
+    assert (status, heard) == (404, [])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"hello",
+        b"\xff\xfe",
+        b"[]",
+        b"7",
+        b"null",
+        b'"text"',
+        b"a=1&b=2",
+        pickle.dumps(Fragile()),
+        pytest.param(
+            b"[" * 50_000, marks=pytest.mark.xfail(strict=True, reason="RecursionError ends the connection unanswered")
+        ),
+    ],
+    ids=lambda body: repr(body[:8]),
+)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_body_that_is_no_object_is_refused(agent, heard, body):
+    """Torn JSON, other JSON, forms and pickles get 400; nothing of them is run."""
+    assert send(agent, body=body) == (400, {"error": "expected a JSON object"})
+    assert heard == []
+
+
+@pytest.mark.parametrize(
+    ("length", "status"),
+    [("-1", 413), (str(LARGEST + 1), 413), ("9" * 30, 413), ("many", 400), ("1e3", 400), ("0x10", 400)],
+)
+def test_a_body_of_unreasonable_size_is_not_read(agent, heard, length, status):
+    """A length that is too large, negative or no number is answered at once."""
+    assert send(agent, body=b"", **{"Content-Length": length})[0] == status
+    assert heard == []
+
+
+def test_the_largest_body_is_taken(agent, heard):
+    """The limit itself is within the limit."""
+    body = b'{"a": "%s"}' % (b"x" * (LARGEST - 9))
+    assert len(body) == LARGEST
+    assert send(agent, body=body)[0] == 200
+    assert len(heard) == 1
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS"])
+def test_only_posts_are_commands(agent, heard, method):
+    """A browser that follows a link to the agent does nothing there."""
+    assert send(agent, method=method)[0] == 501
+    assert heard == []
+
+
+def test_the_agent_listens_on_loopback_only(agent):
+    """Unless told otherwise, no other machine can reach it, and the port is the system's choice."""
+    host, port = agent._server.server_address
+    assert (host, agent.address) == ("127.0.0.1", f"127.0.0.1:{port}")
+    assert agent._server.socket.getsockname()[0] == "127.0.0.1"
+
+
+def test_an_agent_that_was_stopped_does_not_answer():
+    """Asking where nobody listens is an error that names the address."""
+    agent = Agent(TOKEN, {})
+    agent.start()
+    agent.stop()
+    with pytest.raises(AgentError, match=f"{agent.address} does not answer"):
+        ask(agent.address, TOKEN, "ping")
+
+
+def test_a_command_that_fails_does_not_take_the_agent_along(agent, capsys):
+    """The caller hears that there was no answer; others are served as before."""
+    with pytest.raises(AgentError, match="does not answer"):
+        ask(agent.address, TOKEN, "broken")
+    assert ask(agent.address, TOKEN, "echo") == {"heard": {}}
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_a_silent_client_does_not_hold_up_others(agent):
+    """A connection that says nothing occupies a thread of its own, for a limited time."""
+    host, _, port = agent.address.partition(":")
+    with socket.create_connection((host, int(port))):
+        assert ask(agent.address, TOKEN, "echo") == {"heard": {}}
+    assert agent._server.RequestHandlerClass.timeout == 10
+
+
+def test_a_silent_agent_is_given_up():
+    """Who accepts and never answers counts as not answering, after the time that was asked for."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = "{}:{}".format(*server.getsockname())
+        with pytest.raises(AgentError, match="does not answer"):
+            ask(address, TOKEN, "ping", timeout_s=0.05)
+
+
+def test_a_proxy_is_not_used(agent, monkeypatch):
+    """Loopback is never asked through a proxy that the environment names."""
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert ask(agent.address, TOKEN, "echo") == {"heard": {}}

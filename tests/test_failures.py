@@ -1,0 +1,58 @@
+"""What is done about a failed unit, as a table: restart it, or call the epoch poison and wait for someone."""
+
+import pytest
+
+from anabranch.failures import MOST_FAILURES_WITHOUT_PROGRESS, Failure, judge
+
+FIRST = Failure("r000000.aaaaaaaa", 7, "ZeroDivisionError: division by zero")
+
+
+def failed(run=0, epoch=7, error=FIRST.error):
+    return Failure(f"r{run:06d}.aaaaaaaa", epoch, error)
+
+
+def different(count):
+    return [failed(run, 7, f"error {run}") for run in range(count)]
+
+
+TABLE = {
+    "first failure": ([], failed(), "restart"),
+    "same epoch, same error, another run": ([failed(0)], failed(1), "fail"),
+    "same epoch, same error, same run": ([failed(0)], failed(0), "restart"),
+    "same epoch, another error": ([failed(0)], failed(1, error="OSError: disk full"), "restart"),
+    "another epoch, same error": ([failed(0)], failed(1, epoch=8), "restart"),
+    "the same as the one before last": ([failed(0), failed(1, error="OSError: disk full")], failed(2), "fail"),
+    "twice in one run, then in another": ([failed(0), failed(0)], failed(1), "fail"),
+    "different errors, one below the limit": (
+        different(MOST_FAILURES_WITHOUT_PROGRESS - 2),
+        failed(90),
+        "restart",
+    ),
+    "different errors, at the limit": (different(MOST_FAILURES_WITHOUT_PROGRESS - 1), failed(90), "fail"),
+    "different errors, beyond the limit": (different(MOST_FAILURES_WITHOUT_PROGRESS + 3), failed(90), "fail"),
+}
+
+
+@pytest.mark.parametrize(("history", "failure", "verdict"), TABLE.values(), ids=TABLE)
+def test_a_failure_is_judged_by_those_before_it(history, failure, verdict):
+    """One line of the table: the failures since the last release, the new one, and what is done."""
+    assert judge(history, failure) == verdict
+
+
+@pytest.mark.parametrize("errors", [["same"] * 10, [f"error {number}" for number in range(10)], ["a", "b"] * 5])
+def test_a_unit_that_never_progresses_is_given_up(errors):
+    """Whatever a unit fails of, restarts come to an end."""
+    history = []
+    for run, error in enumerate(errors):
+        failure = failed(run, error=error)
+        if judge(history, failure) == "fail":
+            break
+        history.append(failure)
+    assert len(history) < MOST_FAILURES_WITHOUT_PROGRESS
+
+
+def test_judging_changes_nothing():
+    """The history is the caller's: it is read, not written."""
+    history = [failed(0)]
+    judge(history, failed(1))
+    assert history == [failed(0)]
