@@ -1,8 +1,8 @@
 """`make demo`: counts words while its node is killed in front of you, then proves that nothing is missing.
 
 The pipeline of wordcount.py runs until its node has been killed with SIGKILL, started again, and gone on for a while.
-Then it is stopped in order, and the output is compared with two oracles: the recorded plans run again without faults, epoch by epoch, and a plain Spark
-batch query over the same words.
+Then it is stopped in order, and the output is compared with two oracles: the recorded plans run again without faults,
+epoch by epoch, and a plain Spark batch query over the same words.
 """
 
 from __future__ import annotations
@@ -87,7 +87,11 @@ def _batch_verdict(work: Work) -> Verdict:
         table = channel.table(slot)
         if table is not None and len(table):
             pq.write_table(table, f"words/{slot:06d}.parquet")
-    builder = SparkSession.builder.master("local[*]").config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    builder = (
+        SparkSession.builder.master("local[*]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+    )
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spark.conf.set("spark.sql.session.timeZone", "UTC")

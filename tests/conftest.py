@@ -1,6 +1,7 @@
 """What all tests share: Hypothesis profiles, and readable assertions in the contract suites."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,18 @@ def spark():
     )
     yield session
     session.stop()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 24 MB, nearly filled by a file called ballast."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(place)], check=False)
+    if mounted.returncode != 0:
+        pytest.fail("cannot mount a small file system: this test needs the right to mount (CAP_SYS_ADMIN)")
+    try:
+        (place / "ballast").write_bytes(bytes(18_000_000))
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)

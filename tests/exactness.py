@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pipelines import batch_queries
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.node import NodeOptions
 from anabranch.oracle.compare import Verdict, compare
 from anabranch.oracle.reference import check_parquet, replay
+from pipelines import batch_queries
 
 STEPS = ("stateless", "windowed", "running", "joined", "outer")
 

@@ -14,12 +14,30 @@ from anabranch.channel.parts import PartWriter
 from anabranch.channel.reader import ReadOptions, stream
 from anabranch.clock import SystemClock
 from anabranch.pipeline import StepNode
-from anabranch.plans import build_segment
+from anabranch.plans import BuiltSegment, build_segment
 from anabranch.segments import Segment
 from anabranch.testing.wait import wait_until
 from anabranch.unit import Unit, UnitEvents, UnitPlace, new_run
 
 TIMEOUT_S = 120.0
+SCHEMA_FOR_STEPS = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("key", pa.string()), ("value", pa.int64())])
+
+
+def build_step(
+    spark: SparkSession,
+    directory: Path,
+    inputs: dict[str, pa.Schema],
+    function: Callable[..., DataFrame],
+    output_mode: str = "append",
+) -> BuiltSegment:
+    """Build a segment of one step, as a node does before it starts anything."""
+    step = StepNode("result", function, tuple(inputs), connector=True, output_mode=output_mode)
+    segment = Segment("result", (step,), tuple(inputs), output_mode)
+    frames = {
+        name: stream(spark, ReadOptions(directory / name, 2, run_directory=directory, input_name=name), schema)
+        for name, schema in inputs.items()
+    }
+    return build_segment(spark, segment, frames)
 
 
 def publish(channel: Channel, epoch: int, rows: list[dict]) -> None:

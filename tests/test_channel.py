@@ -102,7 +102,7 @@ def test_parts_have_durable_names_before_the_claim(channel, monkeypatch):
     """The directory of the parts is flushed first: a manifest never outlives, in a power cut, what it names."""
     done = []
     claim = channel.ledger.claim
-    monkeypatch.setattr(channel_module, "fsync_directory", lambda path: done.append(path))
+    monkeypatch.setattr(channel_module, "fsync_directory", done.append)
     monkeypatch.setattr(channel.ledger, "claim", lambda *given: (done.append("claim"), claim(*given))[1])
     channel.release(manifest_of(0, write_part(channel, 0, [1])))
     assert done == [channel.parts, "claim"]
@@ -230,7 +230,7 @@ def test_releasing_below_the_floor_publishes_nothing(channel):
 
 
 def crashing_trims(path):
-    """Yield channels whose trim(2) died after raising the floor, then at the first part, at the second …"""
+    """Yield channels whose trim(2) died after raising the floor, then at the first part, then at the second."""
     for number in itertools.count(1):
         channel = Channel.create(path / str(number), SPEC)
         publish(channel, *range(4))

@@ -124,7 +124,12 @@ def old_checkpoint(directory):
     return last_commit(directory)
 
 
-KEPT = {"metadata", "offsets/.2.crc", *[f"{log}/{batch}" for log in ("offsets", "commits") for batch in range(3)], *STATE}
+KEPT = {
+    "metadata",
+    "offsets/.2.crc",
+    *[f"{log}/{batch}" for log in ("offsets", "commits") for batch in range(3)],
+    *STATE,
+}
 
 
 def test_a_checkpoint_is_linked_at_its_commit(tmp_path):

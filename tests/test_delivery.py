@@ -80,7 +80,7 @@ def started(channel):
 
 
 def test_epochs_are_delivered_in_order_as_they_come(channel, started):
-    """What is there and what comes later is delivered once each; an epoch without rows is acknowledged, not delivered."""
+    """What is there and what comes later is delivered once; an epoch without rows is acknowledged, not delivered."""
     book = Notebook()
     publish(channel, 2, 0, 1)
     delivery = started(book)
@@ -107,7 +107,7 @@ def test_a_stopped_delivery_is_gone_on_with(channel):
     [("before delivering", [1, 2]), ("before acknowledging", [1, 2]), ("after acknowledging", [2])],
 )
 def test_a_killed_delivery_repeats_the_same_epoch_at_most(channel, monkeypatch, moment, again):
-    """Killed around epoch 1, the next run delivers that epoch again, under the same number, unless it was acknowledged."""
+    """Killed around epoch 1, the next run delivers it again under the same number, unless it was acknowledged."""
     publish(channel, 1, 1, 1)
     book = Notebook(fails_at=1 if moment == "before delivering" else None, error=Crash())
     delivery = deliveries(channel, book)

@@ -6,6 +6,7 @@ import os
 import random
 
 import pytest
+
 from exactness import STEPS, by_batch, by_reference
 from harness import PIPELINES, running
 from pipelines.make_input import write_input

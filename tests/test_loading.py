@@ -54,9 +54,10 @@ def test_the_module_can_be_imported_by_its_name(tmp_path):
 def test_a_file_may_import_its_neighbours(tmp_path):
     """The file's own directory comes first on the path."""
     write(tmp_path, "NAME = 'orders'\n", "neighbour_under_test.py")
-    text = GOOD.replace('"orders"', "NAME").replace("import anabranch", "from neighbour_under_test import NAME\nimport anabranch", 1)
+    text = GOOD.replace('"orders"', "NAME").replace(
+        "import anabranch", "from neighbour_under_test import NAME\nimport anabranch", 1
+    )
     assert load_pipeline(write(tmp_path, text)).name == "orders"
-
 
 
 BAD_FILES = {
@@ -87,7 +88,9 @@ BROKEN_FILES = {
 NO_HINT = pytest.mark.xfail(strict=True, reason="this error carries no hint")
 
 
-@pytest.mark.parametrize(("make", "says"), [*BAD_FILES.values(), *BROKEN_FILES.values()], ids=[*BAD_FILES, *BROKEN_FILES])
+@pytest.mark.parametrize(
+    ("make", "says"), [*BAD_FILES.values(), *BROKEN_FILES.values()], ids=[*BAD_FILES, *BROKEN_FILES]
+)
 def test_a_bad_file_is_named(tmp_path, make, says):
     """Each is a `PipelineFileError` that names the file and what is wrong with it, with the line where there is one."""
     path = make(tmp_path)

@@ -39,7 +39,9 @@ def manifests(draw):
     epoch = draw(st.integers(0, 10**12 - 1))
     names = draw(st.lists(st.tuples(counts, counts), max_size=4, unique=True))
     parts = tuple(
-        Part(f"{epoch}-r.{task:x}_Z-{task}-{attempt}.arrow", draw(counts), draw(counts), draw(st.integers(0, 2**32 - 1)))
+        Part(
+            f"{epoch}-r.{task:x}_Z-{task}-{attempt}.arrow", draw(counts), draw(counts), draw(st.integers(0, 2**32 - 1))
+        )
         for task, attempt in names
     )
     planned = draw(st.none() | st.dictionaries(st.text(), json_values, max_size=3)) if not parts else None

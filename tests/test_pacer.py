@@ -69,9 +69,8 @@ class NumberPlanner:
 class NumberSource:
     """The outside world: rows that are there, and whether more may come."""
 
-    def __init__(self, rows, *, ends=False):
-        self.rows, self.ends = rows, ends
-        self.planners = []
+    def __init__(self, rows):
+        self.rows, self.ends, self.planners = rows, False, []
 
     def planner(self, snapshot=None):
         self.planners.append(NumberPlanner(self, snapshot))
@@ -81,7 +80,7 @@ class NumberSource:
 class WatchedChannel(Channel):
     """Calls `before` ahead of every look and every claim, which is where a pacer can die or a rival come first."""
 
-    before = staticmethod(lambda operation: None)
+    before = staticmethod(lambda _operation: None)
 
     def manifest(self, epoch):
         self.before("look")
@@ -93,23 +92,28 @@ class WatchedChannel(Channel):
 
 
 class World:
-    """Sources with their channels; pacers come and go."""
+    """Sources with their channels, given as their rows; pacers come and go."""
 
     def __init__(self, directory, **rows):
         self.directory = directory
         self.clock = ManualClock(1_000.0)
-        self.sources = {name: some if isinstance(some, NumberSource) else NumberSource(some) for name, some in rows.items()}
+        self.sources = {name: NumberSource(count) for name, count in rows.items()}
         for name in rows:
             Channel.create(directory / name, ChannelSpec(name, SCHEMA))
 
-    def pacer(self, before=None, *, depth=1, config=SETTINGS):
+    def pacer(self, before=None, *, depth=1):
         sources = {}
         for name, source in self.sources.items():
             channel = WatchedChannel(self.directory / name, ChannelSpec(name, SCHEMA))
             if before is not None:
                 channel.before = before
             sources[name] = PacedSource(source, channel)
-        return Pacer(sources, config, self.clock, run="n0", generation=0, depth=depth)
+        return Pacer(sources, SETTINGS, self.clock, run="n0", generation=0, depth=depth)
+
+    def resumed(self, before=None, *, depth=1):
+        pacer = self.pacer(before, depth=depth)
+        pacer.resume()
+        return pacer
 
     def step(self, pacer, downstream=DONE):
         self.clock.advance(1.0)
@@ -146,13 +150,14 @@ def dying(claims):
 
 def test_an_epoch_covers_all_sources(tmp_path):
     """Each claim gives every source its next range, the empty one where nothing waits or the source has ended."""
-    world = World(tmp_path, a=7, b=2, idle=0, over=NumberSource(0, ends=True))
-    pacer = world.pacer()
-    pacer.resume()
+    world = World(tmp_path, a=7, b=2, idle=0, over=0)
+    world.sources["over"].ends = True
+    pacer = world.resumed()
     assert [world.step(pacer) for _ in range(4)] == ["claim", "claim", "claim", "claim-empty"]
     assert world.decided("a") == [(0, 3), (3, 6), (6, 7), ()]
     assert world.decided("b") == [(0, 2), (), (), ()]
     assert world.decided("idle") == world.decided("over") == [()] * 4
+    assert [world.channel("a").manifest(epoch).rows for epoch in range(4)] == [3, 3, 1, 0]
     world.sources["idle"].rows = 1
     assert world.step(pacer) == "claim"
     assert [world.decided(name)[-1] for name in world.sources] == [(), (), (0, 1), ()]
@@ -163,8 +168,7 @@ def test_an_epoch_covers_all_sources(tmp_path):
 def test_a_partly_claimed_epoch_is_completed_first(tmp_path, claims):
     """A pacer dies after claiming epoch 1 for no, one, two or all sources; the next one completes it, then goes on."""
     world = World(tmp_path, a=9, b=5, c=0)
-    dead = world.pacer(dying(3 + claims))
-    dead.resume()
+    dead = world.resumed(dying(3 + claims))
     world.step(dead)
     if claims < 3:
         with pytest.raises(Crash):
@@ -174,8 +178,7 @@ def test_a_partly_claimed_epoch_is_completed_first(tmp_path, claims):
     before = {name: world.decided(name) for name in world.sources}
     for name in world.sources:
         world.sources[name].rows += 1
-    pacer = world.pacer()
-    pacer.resume()
+    pacer = world.resumed()
     epochs = 2 if claims else 1
     assert pacer.last_epoch == epochs - 1
     for name, ranges in before.items():
@@ -221,8 +224,7 @@ def test_no_row_is_lost_or_taken_twice_whenever_pacers_die(lives, rows):
 def test_a_range_decided_by_another_pacer_wins(tmp_path):
     """A pacer that loses a claim takes the winner's range, whatever it had planned, and goes on after it."""
     world = World(tmp_path, a=2)
-    rival = world.pacer()
-    rival.resume()
+    rival = world.resumed()
     moments = []
 
     def before(operation):
@@ -231,8 +233,7 @@ def test_a_range_decided_by_another_pacer_wins(tmp_path):
             world.sources["a"].rows = 3
             world.step(rival)
 
-    pacer = world.pacer(before)
-    pacer.resume()
+    pacer = world.resumed(before)
     world.step(pacer)
     assert moments
     assert world.decided("a") == [(0, 3)]
@@ -242,7 +243,7 @@ def test_a_range_decided_by_another_pacer_wins(tmp_path):
 
 
 def rivalry(world, moment, steps):
-    """Let a rival resume and take some steps right before the n-th operation of a pacer; say whether it came to that."""
+    """Let a rival resume and take steps before the n-th operation of a pacer; say whether it came to that."""
     rival = world.pacer()
     operations = itertools.count(1)
     met = []
@@ -254,8 +255,7 @@ def rivalry(world, moment, steps):
             for _ in range(steps):
                 world.step(rival)
 
-    pacer = world.pacer(before)
-    pacer.resume()
+    pacer = world.resumed(before)
     for _ in range(5):
         world.step(pacer)
     if met:
@@ -271,8 +271,7 @@ def test_two_pacers_agree_on_one_plan(tmp_path, claimed, steps):
     """Whenever a rival comes in between, both pacers end with the same ranges, and no row is in two of them."""
     for moment in itertools.count(1):
         world = World(tmp_path / str(moment), a=20, b=7)
-        dead = world.pacer(dying(claimed))
-        dead.resume()
+        dead = world.resumed(dying(claimed))
         with pytest.raises(Crash):
             world.step(dead)
         met = rivalry(world, moment, steps)
@@ -288,15 +287,13 @@ def test_two_pacers_agree_on_one_plan(tmp_path, claimed, steps):
 def test_a_pacer_resumes_from_noted_positions(tmp_path):
     """After fifty epochs positions are noted, plans up to them may be trimmed, and a new pacer goes on from there."""
     world = World(tmp_path, a=10_000, b=4)
-    pacer = world.pacer()
-    pacer.resume()
+    pacer = world.resumed()
     for _ in range(53):
         world.step(pacer)
     for name in world.sources:
         assert noted_position(world.channel(name)) == 49
         world.channel(name).trim(49)
-    again = world.pacer()
-    again.resume()
+    again = world.resumed()
     assert again.last_epoch == 52
     world.step(again)
     assert world.decided("a") == [(150, 153), (153, 156), (156, 159), (159, 162)]
@@ -307,8 +304,7 @@ def test_a_pacer_resumes_from_noted_positions(tmp_path):
 def test_two_positions_are_kept(tmp_path):
     """An older position stays until a second newer one is there; more are not kept."""
     world = World(tmp_path, a=10_000)
-    pacer = world.pacer()
-    pacer.resume()
+    pacer = world.resumed()
     for _ in range(150):
         world.step(pacer)
     assert sorted(os.listdir(world.channel("a").path / "positions")) == [f"{99:012d}", f"{149:012d}"]
@@ -331,11 +327,11 @@ def test_a_hole_in_the_plans_is_corrupt(tmp_path):
 @pytest.mark.parametrize("killed_after", range(5))
 def test_rows_are_followed_by_as_many_empty_epochs_as_segments(tmp_path, depth, killed_after):
     """Before it finishes, a pacer claims one empty epoch per segment in a row, also if it was killed in between."""
-    world = World(tmp_path, a=NumberSource(4, ends=True), b=NumberSource(1, ends=True))
+    world = World(tmp_path, a=4, b=1)
+    world.sources["a"].ends = world.sources["b"].ends = True
     instructions = []
     for steps in (killed_after, 10):
-        pacer = world.pacer(depth=depth)
-        pacer.resume()
+        pacer = world.resumed(depth=depth)
         for _ in range(steps):
             instructions.append(world.step(pacer))
             if instructions[-1] == "finish":
@@ -348,9 +344,9 @@ def test_rows_are_followed_by_as_many_empty_epochs_as_segments(tmp_path, depth, 
 
 def test_rows_that_come_late_start_the_empty_epochs_anew(tmp_path):
     """What is owed is counted from the last rows."""
-    world = World(tmp_path, a=NumberSource(1, ends=True))
-    pacer = world.pacer(depth=2)
-    pacer.resume()
+    world = World(tmp_path, a=1)
+    world.sources["a"].ends = True
+    pacer = world.resumed(depth=2)
     assert [world.step(pacer), world.step(pacer)] == ["claim", "claim-empty"]
     world.sources["a"].rows = 2
     assert [world.step(pacer) for _ in range(4)] == ["claim", "claim-empty", "claim-empty", "finish"]
@@ -358,9 +354,9 @@ def test_rows_that_come_late_start_the_empty_epochs_anew(tmp_path):
 
 def test_a_pacer_does_not_finish_while_a_source_may_go_on(tmp_path):
     """One source that has not ended keeps the others' pipeline open; empty epochs come only now and then."""
-    world = World(tmp_path, a=NumberSource(1, ends=True), b=NumberSource(1))
-    pacer = world.pacer()
-    pacer.resume()
+    world = World(tmp_path, a=1, b=1)
+    world.sources["a"].ends = True
+    pacer = world.resumed()
     instructions = [world.step(pacer) for _ in range(25)]
     assert instructions[:3] == ["claim", "claim-empty", "wait"]
     assert (instructions.count("claim-empty"), instructions.count("finish")) == (3, 0)
@@ -372,8 +368,7 @@ def test_a_pacer_does_not_finish_while_a_source_may_go_on(tmp_path):
 def test_a_pacer_waits_for_the_pipeline(tmp_path, taken, received, instruction):
     """Nothing is claimed while the first segments lack the last epoch, or too many epochs are in flight."""
     world = World(tmp_path, a=9)
-    pacer = world.pacer()
-    pacer.resume()
+    pacer = world.resumed()
     world.step(pacer)
     assert world.step(pacer, Downstream(taken=taken, received=received)) == instruction
     assert len(world.decided("a")) == (2 if instruction == "claim" else 1)
@@ -382,8 +377,7 @@ def test_a_pacer_waits_for_the_pipeline(tmp_path, taken, received, instruction):
 def test_closing_asks_every_source_once(tmp_path):
     """A drain closes all sources, however often it is asked for."""
     world = World(tmp_path, a=1, b=1)
-    pacer = world.pacer()
-    pacer.resume()
+    pacer = world.resumed()
     pacer.close()
     pacer.close()
     assert [source.planners[-1].closed for source in world.sources.values()] == [1, 1]
@@ -392,23 +386,11 @@ def test_closing_asks_every_source_once(tmp_path):
 def test_a_stop_takes_nothing_more(tmp_path):
     """After a stop waiting rows stay where they are; the next run takes them from the noted position."""
     world = World(tmp_path, a=9)
-    pacer = world.pacer()
-    pacer.resume()
+    pacer = world.resumed()
     world.step(pacer)
     pacer.stop_taking()
     assert [world.step(pacer), world.step(pacer)] == ["claim-empty", "finish"]
     pacer.note_positions()
-    again = world.pacer()
-    again.resume()
+    again = world.resumed()
     world.step(again)
     assert world.decided("a") == [(0, 3), (), (3, 6)]
-
-
-def test_rows_are_counted_where_a_range_says_so(tmp_path):
-    """The manifest of a planned epoch counts rows, and none for an empty range."""
-    world = World(tmp_path, a=4)
-    pacer = world.pacer()
-    pacer.resume()
-    for _ in range(3):
-        world.step(pacer)
-    assert [world.channel("a").manifest(epoch).rows for epoch in range(3)] == [3, 1, 0]

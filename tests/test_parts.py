@@ -71,7 +71,7 @@ class FakeTask:
 
 
 def test_every_attempt_of_every_task_has_a_name_of_its_own(tmp_path, monkeypatch):
-    """Epoch, run, task and attempt are all in the name, so a repeated or speculative task cannot meet another's part."""
+    """Epoch, run, task and attempt are all in the name, so a repeated task cannot meet another's part."""
     names = set()
     for prefix in ("4-r000001.0a1b2c3d", "4-r000002.0a1b2c3d", "5-r000001.0a1b2c3d"):
         for task, attempt in [(0, 0), (0, 1), (1, 2)]:

@@ -113,7 +113,7 @@ def test_a_bad_name_is_refused(kind, name):
 @pytest.mark.parametrize("name", ["", "1st", "a b", "a-b", "ä", "a" * 65])
 def test_a_bad_step_name_is_refused(name):
     """The function's name is the step's, and has to be usable too."""
-    with pytest.raises(PipelineError, match="^step name"):
+    with pytest.raises(PipelineError, match=r"^step name"):
         Written().pipe.step("lines")(named(name))
 
 
@@ -122,9 +122,9 @@ def test_a_bad_step_name_is_refused(name):
     [
         (two, 2),
         (lambda *frames: frames, 3),
-        (lambda first, *others: first, 3),
-        (lambda first, second=None: first, 1),
-        (lambda first, second=None: first, 2),
+        (lambda first, *others: (first, others), 3),
+        (lambda first, second=None: (first, second), 1),
+        (lambda first, second=None: (first, second), 2),
     ],
 )
 def test_a_step_takes_one_argument_per_input(function, inputs):

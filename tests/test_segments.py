@@ -54,7 +54,10 @@ PIPELINES = {
         {"a": "lines", "left>": "a", "right>": "a"},
         {"a": ("a", "lines"), "left": ("left", "a"), "right": ("right", "a")},
     ),
-    "splitting at a source": ({"left>": "lines", "right>": "lines"}, {"left": ("left", "lines"), "right": ("right", "lines")}),
+    "splitting at a source": (
+        {"left>": "lines", "right>": "lines"},
+        {"left": ("left", "lines"), "right": ("right", "lines")},
+    ),
     "merging": ({"a": "lines", "b": "more", "join>": "a b"}, {"join": ("a b join", "lines more")}),
     "merging at sources": ({"join>": "lines more"}, {"join": ("join", "lines more")}),
     "merging with a connector": (

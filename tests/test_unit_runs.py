@@ -71,9 +71,14 @@ class Home:
 
     def unit(self):
         built = SimpleNamespace(
-            segment=SimpleNamespace(name="counts", output_mode="append"), frame=FakeFrame(), leaves=("a", "b"), stateful=False
+            segment=SimpleNamespace(name="counts", output_mode="append"),
+            frame=FakeFrame(),
+            leaves=("a", "b"),
+            stateful=False,
         )
-        events = UnitEvents(released=lambda _, manifest: self.released.append(manifest.epoch), diverged=self.diverged.append)
+        events = UnitEvents(
+            released=lambda _, manifest: self.released.append(manifest.epoch), diverged=self.diverged.append
+        )
         place = UnitPlace(self.directory, self.inputs, self.output)
         return Unit(built, place, events, run=new_run(self.directory), generation=0, clock=ManualClock(5.0))
 
@@ -218,7 +223,7 @@ def test_other_rows_in_a_repeated_epoch_are_reported(home):
 
 
 def test_a_zombie_publishes_nothing(home):
-    """A run that was replaced and wakes up loses its claim, takes its own parts away, and changes no state but its own."""
+    """A run that was replaced and wakes up loses its claim, and takes only its own parts away."""
     zombie = Life(home)
     zombie.plan(0, 0)
     heir = Life(home)
@@ -308,7 +313,9 @@ def test_a_start_below_the_floor_of_an_input_is_refused(home):
     for epoch in range(4):
         home.inputs["b"].release(Manifest(epoch, Producer("b", "n", 0), 0.0, rows=0))
     home.inputs["b"].trim(1)
-    with pytest.raises(Trimmed, match="'counts' would go on after epoch -1, but its input 'b' is trimmed up to 1") as caught:
+    with pytest.raises(
+        Trimmed, match="'counts' would go on after epoch -1, but its input 'b' is trimmed up to 1"
+    ) as caught:
         Life(home)
     assert caught.value.hint
 

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
-from spark_units import TIMEOUT_S, Bench, publish
 
 from anabranch.errors import Diverged
 from anabranch.testing.wait import wait_until
+from spark_units import TIMEOUT_S, Bench, publish
 
 pytestmark = pytest.mark.spark
 

@@ -78,7 +78,7 @@ REFUSED = {
     "segment new": (changed("segments", "more", to={}), "segment 'more' is new"),
     "stateful plan": (
         changed("segments", "counts", "plan", 0, to="Aggregate [word], [sum(1)]"),
-        "segment 'counts' keeps state and its plan changed from 'Aggregate [word], [count(1)]' to 'Aggregate [word], [sum",
+        "segment 'counts' keeps state and its plan changed from 'Aggregate [word], [count(1)]' to 'Aggr",
     ),
     "stateful plan, longer": (
         changed("segments", "counts", "plan", to=[*IDENTITY["segments"]["counts"]["plan"], "   +- Filter"]),
@@ -185,7 +185,7 @@ def test_a_work_directory_must_be_one(tmp_path):
     assert "--work" in caught.value.hint
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(WorkDirectoryError, match="cannot use .*file") as caught:
+        with pytest.raises(WorkDirectoryError, match=r"cannot use .*file") as caught:
             Work.create(path)
         assert "--work" in caught.value.hint
 

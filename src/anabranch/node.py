@@ -21,7 +21,6 @@ from anabranch.agent import Agent, ask
 from anabranch.assembly import Assembly, Plan
 from anabranch.channel.channel import Channel
 from anabranch.channel.manifest import Manifest
-from anabranch.checkpoint import last_batch
 from anabranch.clock import Clock, SystemClock
 from anabranch.delivery import Delivery
 from anabranch.durable import write_atomic
@@ -35,6 +34,7 @@ from anabranch.plans import spark_message
 from anabranch.segments import consumers, cut, depth
 from anabranch.session import SessionOptions, build_session
 from anabranch.sinks.sink import Delivery as SinkDelivery
+from anabranch.sources.locate import locate_record, malformed_record
 from anabranch.unit import Unit, UnitEvents, UnitPlace
 from anabranch.work import Work
 
@@ -190,19 +190,28 @@ class Node:
         return self._work.unit_path(unit) / "failures.json"
 
     def _on_failure(self, spark: SparkSession, assembly: Assembly, unit: Unit, error: BaseException) -> None:
-        message = spark_message(error)
-        checkpoint = self._work.unit_path(unit.name) / "runs" / unit.run / "checkpoint"
-        if last_batch(checkpoint / "offsets") is None and "JVM" in message:
-            raise error
-        failure = Failure(unit.run, unit.committed() + 1, message)
+        failure = Failure(unit.run, unit.committed() + 1, self._explained(unit, error))
         path = self._failures_path(unit.name)
         history = [Failure(**past) for past in json.loads(path.read_bytes())] if path.exists() else []
-        self._work.note("failed", unit=unit.name, epoch=failure.epoch, error=message, at=self._clock.now_s())
+        self._work.note("failed", unit=unit.name, epoch=failure.epoch, error=failure.error, at=self._clock.now_s())
         if judge(history, failure) == "fail":
             raise _poison(unit.name, failure) from error
         write_atomic(path, json.dumps([asdict(past) for past in [*history, failure]]).encode())
         unit.stop()
         self._start_unit(spark, assembly.build(unit.name))
+
+    def _explained(self, unit: Unit, error: BaseException) -> str:
+        """Say why a query failed; a malformed record is looked up, so that people need not."""
+        message = spark_message(error)
+        record = malformed_record(message)
+        for name in self._segments[unit.name].inputs if record else ():
+            node = self._graph.sources.get(name)
+            manifest = self._channels[name].manifest(unit.committed() + 1)
+            if node is not None and manifest is not None and record:
+                place = locate_record(node.source, manifest.planned or {}, record)
+                if place is not None:
+                    return f"malformed row in source {name!r} ({place}): {record}"
+        return message
 
     # Sinks
 

@@ -1,0 +1,221 @@
+"""The launcher restarts a node that died, not one that gave up, and gives up on one that only dies.
+
+Processes are fakes whose exit codes are a table: what each life of the node publishes, how it ends, what is done.
+"""
+
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+
+from anabranch import launcher as launcher_module
+from anabranch.agent import Agent
+from anabranch.channel.channel import Channel, ChannelSpec
+from anabranch.channel.manifest import Manifest, Producer
+from anabranch.errors import InUse
+from anabranch.launcher import MOST_DEATHS_WITHOUT_PROGRESS, Launcher, NodeEnded
+from anabranch.node import NodeOptions
+from anabranch.node_process import EXIT_CRASHED, decode_options, error_path
+from anabranch.work import Work
+
+KILLED = -9
+
+
+@pytest.fixture(autouse=True)
+def _fast_disk(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@dataclass
+class FakeProcess:
+    """A process that runs until it is given an exit code."""
+
+    arguments: list[str]
+    code: int | None = None
+
+    def poll(self):
+        return self.code
+
+
+@dataclass
+class FakeProcesses:
+    """Stands in for `subprocess.Popen`: keeps every process that was started, and how."""
+
+    started: list[FakeProcess] = field(default_factory=list)
+    options: list[dict] = field(default_factory=list)
+
+    def __call__(self, arguments, **options):
+        self.started.append(FakeProcess(arguments))
+        self.options.append(options)
+        return self.started[-1]
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    fake = FakeProcesses()
+    monkeypatch.setattr(launcher_module.subprocess, "Popen", fake)
+    return fake
+
+
+class Node:
+    """A launched node whose lives the test ends."""
+
+    def __init__(self, directory, processes):
+        self.options = NodeOptions(file=directory / "orders.py", work=directory / "work")
+        self.launcher = Launcher(self.options)
+        self.processes = processes
+        self.work = Work.open(self.options.work)
+        self.channel = Channel.create(
+            self.work.channel_path("counts"), ChannelSpec("counts", pa.schema([("n", pa.int64())]))
+        )
+        self.node = self.launcher.start()
+
+    def publish(self):
+        last = self.channel.ledger.last()
+        epoch = 0 if last is None else last + 1
+        self.channel.release(Manifest(epoch, Producer("counts", "r0", 0), 0.0, rows=0))
+
+    def leave_error(self, exit_code, message="it broke"):
+        record = {"message": message, "hint": "mend it", "exit_code": exit_code, "trace": "the trace"}
+        error_path(self.work.path, self.options.name).write_text(json.dumps(record))
+
+    def end(self, code):
+        self.node.process.code = code
+
+    def poll(self):
+        return self.launcher.poll(self.node)
+
+
+@pytest.fixture
+def node(tmp_path, processes):
+    return Node(tmp_path, processes)
+
+
+def test_a_running_node_is_left_alone(node):
+    """While the process runs there is nothing to do."""
+    assert [node.poll(), node.poll()] == [True, True]
+    assert (len(node.processes.started), node.node.restarts) == (1, 0)
+
+
+def test_a_node_that_is_done_has_ended(node):
+    """Exit code 0 is the end, not a reason to start again."""
+    node.end(0)
+    assert node.poll() is False
+    assert len(node.processes.started) == 1
+
+
+@pytest.mark.parametrize("code", [KILLED, -11, 1, EXIT_CRASHED])
+def test_a_node_that_died_is_started_again(node, code):
+    """A killed process leaves no error, a crashed one leaves an error that a restart may heal: both are restarted."""
+    if code == EXIT_CRASHED:
+        node.leave_error(EXIT_CRASHED)
+    node.end(code)
+    assert node.poll() is True
+    assert (len(node.processes.started), node.node.restarts) == (2, 1)
+    assert node.node.process.poll() is None
+    assert not error_path(node.work.path, "node-1").exists(), "an old error must not be taken for a new one"
+    assert node.processes.started[0].arguments == node.processes.started[1].arguments
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, 4, 5, 6])
+def test_a_node_that_gave_up_is_not_started_again(node, code):
+    """An error in the pipeline, directory, data or a poisoned epoch is passed on as the node left it."""
+    node.leave_error(code, "step 'counts' failed")
+    node.end(code)
+    with pytest.raises(NodeEnded, match="step 'counts' failed") as caught:
+        node.poll()
+    assert (caught.value.exit_code, caught.value.hint, caught.value.trace) == (code, "mend it", "the trace")
+    assert len(node.processes.started) == 1
+
+
+# One word per life: "dies" publishes nothing, "progress" publishes an epoch and then dies.
+LIVES = [
+    (["dies"] * MOST_DEATHS_WITHOUT_PROGRESS, "runs"),
+    (["dies"] * (MOST_DEATHS_WITHOUT_PROGRESS + 1), "given up"),
+    (["progress"] * 30, "runs"),
+    ([*["dies"] * 5, "progress", *["dies"] * 4], "runs"),
+    ([*["dies"] * 5, "progress", *["dies"] * 5], "given up"),
+    (["progress", "dies", "dies", "progress", "dies", "dies", "dies", "dies"], "runs"),
+]
+
+
+@pytest.mark.parametrize(("lives", "end"), LIVES)
+@pytest.mark.parametrize("error", [None, EXIT_CRASHED], ids=["killed", "crashed"])
+def test_restarts_end_where_nothing_is_published(node, lives, end, error):
+    """Five deaths in a row are borne, the sixth is the last; an epoch in between starts the count anew."""
+    for number, life in enumerate(lives):
+        if life == "progress":
+            node.publish()
+        if error is not None:
+            node.leave_error(error)
+        node.end(KILLED if error is None else error)
+        if end == "given up" and number == len(lives) - 1:
+            with pytest.raises(NodeEnded) as caught:
+                node.poll()
+            assert caught.value.hint
+            if error is None:
+                assert "died 6 times without progress" in caught.value.message
+                assert str(node.work.log_path("node-1")) in caught.value.hint
+        else:
+            assert node.poll() is True
+    assert node.node.restarts == len(lives) - (end == "given up")
+
+
+def test_progress_counts_in_trimmed_channels_too(node):
+    """Trimming old epochs does not look like going back."""
+    for _ in range(4):
+        node.publish()
+    for _ in range(3):
+        node.end(KILLED)
+        node.poll()
+    assert node.node.deaths == 3
+    node.channel.trim(2)
+    node.publish()
+    node.end(KILLED)
+    node.poll()
+    assert node.node.deaths == 1
+
+
+def test_a_node_is_a_process_of_its_own(node):
+    """It runs this Python with its options as JSON, in a session of its own, without input, its errors in a log."""
+    python, flag, module, text = node.processes.started[0].arguments
+    assert (python, flag, module) == (sys.executable, "-m", "anabranch.node_process")
+    assert decode_options(text) == node.options
+    options = node.processes.options[0]
+    assert options["start_new_session"] is True
+    assert options["stdin"] == launcher_module.subprocess.DEVNULL
+    assert options["stderr"].name == str(node.work.log_path("node-1"))
+
+
+def test_a_directory_in_use_is_not_entered(tmp_path, processes):
+    """Where a node answers, none is started, and the record of failures stays."""
+    work = Work.create(tmp_path / "work")
+    failures = work.unit_path("counts") / "failures.json"
+    failures.parent.mkdir()
+    failures.write_text("[]")
+    agent = Agent(work.token(), {"ping": lambda _: {"name": "node-1", "pid": 4711}})
+    agent.start()
+    try:
+        (work.path / "nodes" / "node-1.json").write_text(json.dumps({"address": agent.address}))
+        with pytest.raises(InUse, match="4711"):
+            Launcher(NodeOptions(file=tmp_path / "orders.py", work=work.path)).start()
+    finally:
+        agent.stop()
+    assert processes.started == []
+    assert failures.exists()
+
+
+def test_running_again_is_how_someone_acts(tmp_path, processes):
+    """A start by a person forgets old failures; a restart by the launcher does not, or poison would never be found."""
+    failures = Work.create(tmp_path / "work").unit_path("counts") / "failures.json"
+    failures.parent.mkdir()
+    failures.write_text("[]")
+    node = Node(tmp_path, processes)
+    assert not failures.exists()
+    failures.write_text("[]")
+    node.end(KILLED)
+    node.poll()
+    assert failures.exists()
