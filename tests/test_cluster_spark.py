@@ -13,9 +13,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pyspark
 import pytest
-from harness import running
 
 from anabranch.testing.wait import wait_until
+from harness import running
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"

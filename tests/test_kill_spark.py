@@ -21,11 +21,11 @@ def test_output_is_exact_after_three_kills(tmp_path, spark):
     seed = int(os.environ.get("ANABRANCH_TEST_SEED", random.randrange(1_000_000)))
     print(f"seed {seed}")  # noqa: T201  a failure must be repeatable
     chance = random.Random(seed)
-    write_input(tmp_path, seed=seed)
+    write_input(tmp_path, files=24, seed=seed)
     with running(tmp_path, EVERYTHING, "--drain", "--retain", "all", "--master", "local[2]") as run:
         for kill in range(KILLS):
             # Some kills hit right after an epoch was published, others while the next start is still under way.
-            run.wait_for_epoch(chance.choice(STEPS), kill * 5 + chance.randrange(4))
+            run.wait_for_epoch(chance.choice(STEPS), kill * 3 + chance.randrange(2))
             run.kill_node()
         assert run.finish() == 0, run.output()
     for oracle, verdicts in (

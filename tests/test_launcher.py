@@ -196,10 +196,11 @@ def test_a_directory_in_use_is_not_entered(tmp_path, processes):
     failures = work.unit_path("counts") / "failures.json"
     failures.parent.mkdir()
     failures.write_text("[]")
-    agent = Agent(work.token(), {"ping": lambda _: {"name": "node-1", "pid": 4711}})
+    agent = Agent(work.token(), {"ping": lambda _: {}})
     agent.start()
     try:
-        (work.path / "nodes" / "node-1.json").write_text(json.dumps({"address": agent.address}))
+        record = {"name": "node-1", "pid": 4711, "address": agent.address}
+        (work.path / "nodes" / "node-1.json").write_text(json.dumps(record))
         with pytest.raises(InUse, match="4711"):
             Launcher(NodeOptions(file=tmp_path / "orders.py", work=work.path)).start()
     finally:

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from anabranch import sources
-from anabranch.errors import Corrupt, PipelineError, SourceError
+from anabranch.errors import Corrupt, SourceError
 from anabranch.sources import files, lines
 from anabranch.sources.source import Limit
 
@@ -335,6 +335,18 @@ def test_a_file_that_was_only_passing_by_is_no_error(tmp_path, source):
     assert take(source, planner, 1.0) == ["one"]
 
 
+def test_an_unreadable_file_is_named(tmp_path, source, monkeypatch):
+    """A file that may not be read stops the source with its name."""
+    append(tmp_path / "a", b"one\n")
+
+    def refuse(path, *args):
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(SourceError, match="/a cannot be read: Permission denied"):
+        source.planner().plan(0.0, LIMIT)
+
+
 # Positions
 
 
@@ -366,43 +378,3 @@ def test_a_damaged_position_is_refused(source, snapshot):
     """A snapshot that is none is an error that names the source."""
     with pytest.raises(Corrupt, match="position"):
         source.planner(snapshot)
-
-
-# Directories
-
-
-def test_a_missing_directory_is_named(tmp_path):
-    """A directory that does not exist, or is none, is an error with its path and what to do."""
-    with pytest.raises(SourceError, match="absent does not exist") as caught:
-        sources.read_text(tmp_path / "absent").check()
-    assert "create it" in caught.value.hint
-    append(tmp_path / "file", b"")
-    with pytest.raises(SourceError, match="cannot be listed"):
-        sources.read_text(tmp_path / "file").check()
-    with pytest.raises(SourceError, match="does not exist"):
-        sources.read_text(tmp_path / "absent").planner().plan(0.0, LIMIT)
-
-
-def test_an_unreadable_file_is_named(tmp_path, source, monkeypatch):
-    """A file that may not be read stops the source with its name."""
-    append(tmp_path / "a", b"one\n")
-
-    def refuse(path, *args):
-        raise PermissionError(13, "Permission denied", path)
-
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(SourceError, match="/a cannot be read: Permission denied"):
-        source.planner().plan(0.0, LIMIT)
-
-
-def test_relative_directories_are_meant_from_here(tmp_path, monkeypatch):
-    """A relative path is resolved where the source is made, not where it is read."""
-    monkeypatch.chdir(tmp_path)
-    assert sources.read_text("in").directory == str(tmp_path / "in")
-
-
-@pytest.mark.parametrize("pattern", ["", "sub/*.txt", None])
-def test_bad_patterns_are_refused(tmp_path, pattern):
-    """A pattern that cannot match a file name is a mistake."""
-    with pytest.raises(PipelineError, match="pattern"):
-        sources.read_text(tmp_path, pattern=pattern)

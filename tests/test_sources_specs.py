@@ -1,11 +1,12 @@
-"""Sources as JSON: made again in any process, or refused."""
+"""Sources as they are made: from arguments, or again from JSON in any process; what makes no sense is refused."""
 
 import json
 
 import pytest
 
 from anabranch import sources
-from anabranch.errors import Corrupt, PipelineError
+from anabranch.errors import Corrupt, PipelineError, SourceError
+from anabranch.sources.source import Limit
 
 MAKERS = {
     "words": lambda _: sources.generate_words(20_000, vocabulary=50, rows=7, seed=3, start="2026-02-03"),
@@ -83,3 +84,31 @@ def test_rejects_exist_only_where_records_are_diverted(tmp_path, read):
     """A source that fails at malformed records has no rejects to read."""
     with pytest.raises(PipelineError, match="has no rejects"):
         read(tmp_path, schema="a int").rejects()
+
+
+# Directories
+
+
+def test_a_missing_directory_is_named(tmp_path):
+    """A directory that does not exist, or is none, is an error with its path and what to do."""
+    with pytest.raises(SourceError, match="absent does not exist") as caught:
+        sources.read_text(tmp_path / "absent").check()
+    assert "create it" in caught.value.hint
+    (tmp_path / "file").touch()
+    with pytest.raises(SourceError, match="cannot be listed"):
+        sources.read_text(tmp_path / "file").check()
+    with pytest.raises(SourceError, match="does not exist"):
+        sources.read_text(tmp_path / "absent").planner().plan(0.0, Limit(0, 1))
+
+
+def test_relative_directories_are_meant_from_here(tmp_path, monkeypatch):
+    """A relative path is resolved where the source is made, not where it is read."""
+    monkeypatch.chdir(tmp_path)
+    assert sources.read_text("in").directory == str(tmp_path / "in")
+
+
+@pytest.mark.parametrize("pattern", ["", "sub/*.txt", None])
+def test_bad_patterns_are_refused(tmp_path, pattern):
+    """A pattern that cannot match a file name is a mistake."""
+    with pytest.raises(PipelineError, match="pattern"):
+        sources.read_text(tmp_path, pattern=pattern)

@@ -88,7 +88,6 @@ def test_rows_of_unknown_ranges_are_not_guessed(work):
     assert channel_status(work, "lines", {})["rows"] is None
 
 
-@pytest.mark.xfail(strict=True, reason="a slot that is trimmed after the listing raises Trimmed out of `status`")
 def test_a_status_taken_during_a_trim_is_no_error(work, monkeypatch):
     """Epochs that go while they are counted are not counted; a running pipeline trims every second."""
     channel = channel_of(work, "counts", 1, 2, 3)

@@ -1,30 +1,25 @@
 """Runs of a unit without Spark: every start is a new directory, and a crash anywhere repeats nothing and loses nothing.
 
 `Life` plays Spark's part: it writes the offset entry, calls the unit's function with the rows, and writes the commit.
-A crash is a life that ends early. Also here: who may start at all, which is asked of the agents.
+A crash is a life that ends early.
 """
 
 import itertools
 import json
 import os
-import socket
-import threading
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from anabranch import unit as unit_module
-from anabranch.agent import Agent
 from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.digest import HASH_COLUMN
 from anabranch.channel.manifest import Manifest, Part, Producer
 from anabranch.channel.writer import TaskShare, Written
 from anabranch.clock import ManualClock
-from anabranch.errors import Corrupt, InUse, Misaligned, Trimmed
-from anabranch.node import refuse_if_used
+from anabranch.errors import Corrupt, Misaligned, Trimmed
 from anabranch.unit import Unit, UnitEvents, UnitPlace, new_run, newest_commit
-from anabranch.work import Work
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -142,8 +137,10 @@ def test_every_start_is_a_directory_of_its_own(home):
         assert lives[-1].after == epoch - 1
         lives[-1].whole(epoch, epoch)
     assert len(home.runs()) == 3
+    late = home.unit()
+    (home.directory / "runs" / late.run).mkdir()
     with pytest.raises(FileExistsError):
-        lives[-1].unit.prepare()
+        late.prepare()
 
 
 def test_the_newest_commit_is_found(home):
@@ -276,7 +273,6 @@ def test_replaced_runs_go_once_the_new_one_has_their_state(home):
     assert os.listdir(home.inputs["a"].path / "acks" / "counts").count(f"{old.unit.run}.json") == 0
 
 
-@pytest.mark.xfail(strict=True, reason="declare_safe removes every run but its own, also the one that replaced it")
 def test_a_replaced_run_does_not_remove_its_heir(home):
     """A run that does not know that it was replaced must not take its successor's directory away."""
     zombie = Life(home)
@@ -318,75 +314,3 @@ def test_a_start_below_the_floor_of_an_input_is_refused(home):
     ) as caught:
         Life(home)
     assert caught.value.hint
-
-
-# Who may start
-
-
-def announce(work, address, *, pid=1, name="node-1"):
-    path = work.path / "nodes" / f"{name}.json"
-    path.write_text(json.dumps({"name": name, "pid": pid, "address": address}))
-    return path
-
-
-@pytest.fixture
-def agents():
-    started = []
-
-    def start(token):
-        started.append(Agent(token, {"ping": lambda _: {"name": "node-1", "pid": 4711}}))
-        started[-1].start()
-        return started[-1].address
-
-    yield start
-    for agent in started:
-        agent.stop()
-
-
-def dead_address():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return "{}:{}".format(*free.getsockname())
-
-
-def test_a_live_agent_holds_the_directory(tmp_path, agents):
-    """A node that answers keeps others out; the message names it, and its announcement stays."""
-    work = Work.create(tmp_path)
-    path = announce(work, agents(work.token()))
-    with pytest.raises(InUse, match=r"in use by node-1 \(process 4711\), so node-2 cannot run") as caught:
-        refuse_if_used(work, "node-2")
-    assert "anabranch stop" in caught.value.hint
-    assert path.exists()
-
-
-@pytest.mark.parametrize("who", ["nobody", "another work directory's agent", "a torn announcement"])
-def test_a_dead_announcement_does_not_hold_the_directory(tmp_path, agents, who):
-    """What no agent of this directory stands behind is removed, though a process with that id is alive: this one."""
-    work = Work.create(tmp_path)
-    path = announce(work, dead_address() if who == "nobody" else agents("another token"), pid=os.getpid())
-    if who == "a torn announcement":
-        path.write_text(path.read_text()[:20])
-    refuse_if_used(work, "node-2")
-    assert not path.exists()
-
-
-@pytest.mark.xfail(strict=True, reason="BadStatusLine is no OSError: agent.ask lets it through")
-def test_another_service_on_the_port_does_not_hold_the_directory(tmp_path):
-    """A port that a dead node's announcement names may have gone to a service that does not speak HTTP."""
-    work = Work.create(tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def greet():
-            connection, _ = server.accept()
-            with connection:
-                connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
-                connection.recv(65536)
-
-        thread = threading.Thread(target=greet)
-        thread.start()
-        path = announce(work, "{}:{}".format(*server.getsockname()))
-        try:
-            refuse_if_used(work, "node-2")
-        finally:
-            thread.join()
-    assert not path.exists()

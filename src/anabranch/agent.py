@@ -7,6 +7,7 @@ state: it asks the node. `ask` is the other side, used by the command line and, 
 from __future__ import annotations
 
 import hmac
+import http.client
 import json
 import threading
 import urllib.error
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from anabranch.errors import AgentError
+from anabranch.errors import AgentError, AgentGone
 
 # A command is a few words; more is not one of ours.
 _LARGEST_BODY = 1 << 16
@@ -63,7 +64,7 @@ def _handler_class(token: str, commands: dict[str, _Handler]) -> type[BaseHTTPRe
                 if not isinstance(body, dict):
                     self._answer(400, {"error": "expected a JSON object"})
                     return
-            except ValueError:
+            except (ValueError, RecursionError):
                 self._answer(400, {"error": "expected a JSON object"})
                 return
             self._answer(200, command(body))
@@ -83,7 +84,10 @@ def _handler_class(token: str, commands: dict[str, _Handler]) -> type[BaseHTTPRe
 
 
 def ask(address: str, token: str, command: str, body: dict[str, Any] | None = None, *, timeout_s: float = 2.0) -> Any:  # noqa: ANN401
-    """Send a command to an agent and return its answer; `AgentError` if it does not answer or refuses."""
+    """Send a command to an agent and return its answer.
+
+    `AgentGone` if there is none at the address (nobody listens, or someone else), `AgentError` if it does not answer.
+    """
     request = urllib.request.Request(
         f"http://{address}/{command}",
         data=json.dumps(body or {}).encode(),
@@ -94,7 +98,9 @@ def ask(address: str, token: str, command: str, body: dict[str, Any] | None = No
     try:
         with opener.open(request, timeout=timeout_s) as answer:
             return json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        raise AgentError(f"the agent at {address} refused {command!r}: {error.code}") from error
-    except (OSError, ValueError) as error:
+    except (urllib.error.HTTPError, http.client.HTTPException, ValueError) as error:
+        raise AgentGone(f"what answers at {address} is no agent of this work directory: {error}") from error
+    except OSError as error:
+        if isinstance(getattr(error, "reason", error), ConnectionError):
+            raise AgentGone(f"nobody listens at {address}: {error}") from error
         raise AgentError(f"the agent at {address} does not answer: {error}") from error

@@ -58,7 +58,7 @@ class Delivery:
                 if not self._deliver_next():
                     with self._wake:
                         self._wake.wait(_POLL_S)
-        except Exception as error:  # noqa: BLE001  handed to the node, which decides
+        except BaseException as error:  # noqa: BLE001  handed to the node, which decides; a sink may call sys.exit
             self._failure = error
 
     def _deliver_next(self) -> bool:

@@ -15,8 +15,8 @@
     ├── Diverged                   a re-execution produced other rows than the published epoch
     ├── UnitFailed                 a unit failed on the same epoch twice with the same error
     ├── Deposed                    a newer generation holds the lease
-    └── AgentError                 a node's agent did not answer, or refused
-
+    └── AgentError                 a node's agent did not answer
+        └── AgentGone              there is no agent at the address
 Errors are raised, never logged and forgotten; the command line prints message and hint, and a trace only on request.
 """
 
@@ -110,4 +110,8 @@ class Deposed(AnabranchError):
 
 
 class AgentError(AnabranchError):
-    """A node's agent did not answer, or refused."""
+    """A node's agent did not answer."""
+
+
+class AgentGone(AgentError):
+    """There is no agent of this work directory at the address."""

@@ -29,9 +29,14 @@ def load_pipeline(file: Path) -> Pipeline:
     except AnabranchError:
         raise
     except OSError as error:
-        raise PipelineFileError(f"cannot read {file}: {error.strerror or error}") from error
+        raise PipelineFileError(
+            f"cannot read {file}: {error.strerror or error}", hint="check the file's permissions"
+        ) from error
     except BaseException as error:
-        raise PipelineFileError(f"{file} failed while it was imported: {_where(path, error)}") from error
+        raise PipelineFileError(
+            f"{file} failed while it was imported: {_where(path, error)}",
+            hint="run it with python to see the whole trace",
+        ) from error
     pipelines = {id(value): value for value in vars(module).values() if isinstance(value, Pipeline)}
     if not pipelines:
         raise PipelineFileError(f"{file} defines no pipeline", hint='add pipe = ab.Pipeline("name") and its steps')

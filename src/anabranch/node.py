@@ -24,7 +24,7 @@ from anabranch.channel.manifest import Manifest
 from anabranch.clock import Clock, SystemClock
 from anabranch.delivery import Delivery
 from anabranch.durable import write_atomic
-from anabranch.errors import AgentError, AnabranchError, Deposed, Diverged, InUse, SinkError, UnitFailed
+from anabranch.errors import AgentError, AgentGone, AnabranchError, Deposed, Diverged, InUse, SinkError, UnitFailed
 from anabranch.failures import Failure, judge
 from anabranch.lease import Holder
 from anabranch.loading import load_pipeline
@@ -172,12 +172,13 @@ class Node:
             plan.built, place, events, run=plan.run, generation=self._leases[name].generation, clock=self._clock
         )
         unit.prepare()
-        unit.start(spark)
         self._units[name] = unit
+        unit.start(spark)
 
     def _on_release(self, unit: str, manifest: Manifest) -> None:
-        self._failures_path(unit).unlink(missing_ok=True)
-        del manifest
+        if manifest.producer.run == self._units[unit].run:
+            # Progress. An epoch that was only executed again is none: its commit may be what fails.
+            self._failures_path(unit).unlink(missing_ok=True)
         with self._wake:
             self._wake.notify_all()
 
@@ -294,6 +295,7 @@ class Node:
                 swept_s = now_s if now_s - swept_s >= _SWEEP_S else swept_s
                 kept_house_s = now_s
             idle.wait(_LOOK_S)
+        self._check_leases()
         self._trim(sweep=True)
 
     def _finished(self) -> bool:
@@ -355,15 +357,20 @@ class Node:
 
 def refuse_if_used(work: Work, name: str) -> None:
     """Ask the agents, not a pid file: `InUse` if a node of this directory answers; forget the ones that do not."""
-    for path in sorted((work.path / "nodes").glob("*.json")):
+    for path in work.announcements():
         try:
             record = json.loads(path.read_bytes())
-            answer = ask(record["address"], work.token(), "ping")
-        except (AgentError, ValueError, KeyError, FileNotFoundError):
+            ask(record["address"], work.token(), "ping")
+        except (AgentGone, ValueError, KeyError, FileNotFoundError):
             path.unlink(missing_ok=True)
             continue
+        except AgentError as error:
+            raise InUse(
+                f"{record['name']} (process {record['pid']}) holds {work.path} but does not answer",
+                hint=f"it may be paused or overloaded; if it is not wanted any more, kill {record['pid']}",
+            ) from error
         raise InUse(
-            f"{work.path} is in use by {answer['name']} (process {answer['pid']}), so {name} cannot run on it",
+            f"{work.path} is in use by {record['name']} (process {record['pid']}), so {name} cannot run on it",
             hint="`anabranch stop` ends it; `anabranch status` shows it; --work DIR uses another directory",
         )
 

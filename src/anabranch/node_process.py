@@ -6,6 +6,7 @@ the exit code says whether starting it again makes sense.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -64,7 +65,8 @@ def _leave(options: NodeOptions, message: str, hint: str, exit_code: int) -> Non
 
 if __name__ == "__main__":
     code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError, ValueError):  # nobody may be left to read
+        sys.stdout.flush()
+        sys.stderr.flush()
     # Py4J leaves threads behind that would hold a normal exit; everything durable is already on disk.
     os._exit(code)

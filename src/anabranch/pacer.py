@@ -65,6 +65,7 @@ class Pacer:
         self._depth = depth
         self._limit = Limit(settings.largest_epoch_rows, settings.largest_epoch_bytes)
         self._planners: dict[str, Planner] = {}
+        self._applied: dict[str, int] = {}
         self._last_claim_s = clock.steady_s()
         self._closed = False
         self._empty_epochs_owed = 0
@@ -75,7 +76,16 @@ class Pacer:
         for name, paced in self._sources.items():
             planner, last = _replay(paced)
             self._planners[name] = planner
+            self._applied[name] = last
             self.last_epoch = max(self.last_epoch, last)
+        for name, paced in self._sources.items():
+            # Another pacer may have gone on while the sources were replayed one after the other.
+            for epoch in range(self._applied[name] + 1, self.last_epoch):
+                decided = paced.channel.manifest(epoch)
+                if decided is None:
+                    raise Corrupt(f"source {name!r} lacks epoch {epoch}, though {self.last_epoch} is there")
+                self._planners[name].apply(decided.planned or {})
+                self._applied[name] = epoch
         if self.last_epoch >= 0:
             self._claim(self.last_epoch, empty=False)
         self._empty_epochs_owed = self._owed()
@@ -105,6 +115,7 @@ class Pacer:
                 taken=downstream.taken,
                 received=downstream.received,
                 waiting=waiting,
+                backlogged=waiting and any(planner.backlogged(now_s, self._limit) for planner in planners),
                 finishing=not waiting and all(planner.ended(now_s) for planner in planners),
                 empty_epochs_owed=self._empty_epochs_owed,
             ),
@@ -122,7 +133,10 @@ class Pacer:
             if decided is None:
                 planned = {} if empty else self._planners[name].plan(self._clock.now_s(), self._limit)
                 decided = self._release(paced.channel, epoch, planned)
+            if self._applied[name] < epoch:
+                # Whoever decided it, the next plan must follow it.
                 self._planners[name].apply(decided.planned or {})
+                self._applied[name] = epoch
             any_rows = any_rows or bool(decided.planned)
         self.last_epoch = epoch
         self._last_claim_s = self._clock.steady_s()
@@ -166,6 +180,9 @@ class _Exhausted:
         self._planner = planner
 
     def waiting(self, now_s: float) -> bool:
+        return False
+
+    def backlogged(self, now_s: float, limit: Limit) -> bool:
         return False
 
     def plan(self, now_s: float, limit: Limit) -> Range:

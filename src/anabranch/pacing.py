@@ -2,9 +2,12 @@
 
 By demand: the next epoch is claimed when rows wait and the first segments have released the last one. So an epoch holds
 whatever came while the one before it was processed: latency is low when there is little to do, and epochs grow when
-there is much. After rows come as many empty epochs as there are segments in a row, so that every window that the
-watermark has closed is emitted; after that an empty epoch now and then. Epochs in flight are bounded: beyond the bound
-the pacer waits, and what waits with it makes the next epoch larger.
+there is much. When more waits than an epoch may hold, waiting longer would not make the next one larger: it is claimed
+while the last one is still in hand, so that Spark finds it ready.
+
+After rows come as many empty epochs as there are segments in a row, so that every window that the watermark has closed
+is emitted; after that an empty epoch now and then. Epochs in flight are bounded: beyond the bound the pacer waits, and
+what waits with it makes the next epoch larger.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ class PaceView:
     taken: int
     received: int
     waiting: bool
+    backlogged: bool
     finishing: bool
     empty_epochs_owed: int
 
@@ -38,7 +42,8 @@ Instruction = Literal["claim", "claim-empty", "wait", "finish"]
 def decide(view: PaceView, settings: Settings) -> Instruction:
     """Say what the pacer does now."""
     since_s = view.now_s - view.last_claim_s
-    if view.last_epoch - view.received >= settings.pending_epochs or view.taken < view.last_epoch:
+    in_hand = 1 if view.waiting and view.backlogged else 0
+    if view.last_epoch - view.received >= settings.pending_epochs or view.taken < view.last_epoch - in_hand:
         return "wait"
     if view.last_epoch >= 0 and since_s < settings.shortest_interval_s:
         return "wait"

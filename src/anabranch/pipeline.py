@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 OutputMode = Literal["append", "update", "complete"]
 Guarantee = Literal["precise", "no-loss", "gap"]
 StepFunction = Callable[..., "DataFrame"]
-_NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_]{0,63}$")
+_NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,10 @@ class Pipeline:
                     )
         for sink in self._sinks.values():
             if sink.stream not in known:
-                raise PipelineError(f"a sink reads {sink.stream!r}, which does not exist")
+                raise PipelineError(
+                    f"a sink reads {sink.stream!r}, which does not exist",
+                    hint=f"the pipeline has {', '.join(sorted(known))}",
+                )
         if not self._sources:
             raise PipelineError(f"pipeline {self.name!r} has no source", hint="add one with pipe.source(name, …)")
         if not self._steps:

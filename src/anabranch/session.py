@@ -35,6 +35,8 @@ _DEFAULTS = {
     "spark.sql.streaming.minBatchesToRetain": "20",
     # Rows cross between the JVM and Python in Arrow batches; larger ones cost less per row.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # Rows between Python and the JVM are short-lived garbage: on few cores a stop-the-world collector costs less.
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     # Without it a progress bar is drawn over everything else.
     "spark.ui.showConsoleProgress": "false",
 }

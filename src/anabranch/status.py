@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.agent import ask
-from anabranch.errors import AgentError
+from anabranch.errors import AgentError, Trimmed
 from anabranch.work import Work
 
 
@@ -16,9 +16,7 @@ def collect(work: Work) -> dict[str, Any]:
     identity = work.identity() or {}
     return {
         "pipeline": identity.get("pipeline"),
-        "nodes": [
-            _node(work, path) for path in sorted((work.path / "nodes").glob("*.json")) if path.suffixes == [".json"]
-        ],
+        "nodes": [_node(work, path) for path in work.announcements()],
         "channels": [channel_status(work, name, identity) for name in work.channel_names()],
         "failovers": [],
         "events": [event for event in work.history() if event["kind"] != "started"][-20:],
@@ -45,7 +43,10 @@ def channel_status(work: Work, name: str, identity: dict[str, Any]) -> dict[str,
     rows = 0
     known = True
     for slot in slots:
-        manifest = channel.manifest(slot)
+        try:
+            manifest = channel.manifest(slot)
+        except Trimmed:
+            continue  # gone since the listing
         if manifest is None or manifest.rows is None:
             known = False
         else:

@@ -235,7 +235,8 @@ class Unit:
         for channel in self._place.inputs.values():
             channel.declare_safe(self.name, epoch)
         for run in _runs(self._place.directory):
-            if run != self.run:
+            # Run ids sort by age; one that is younger than this has taken its place.
+            if run < self.run:
                 shutil.rmtree(self._place.directory / "runs" / run, ignore_errors=True)
                 for channel in self._place.inputs.values():
                     channel.forget_runs(self.name, self.run)

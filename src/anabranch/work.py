@@ -84,6 +84,10 @@ class Work:
     def log_path(self, node: str) -> Path:
         return self.path / "logs" / f"{node}.log"
 
+    def announcements(self) -> list[Path]:
+        """Return the files in which nodes said where they listen."""
+        return [path for path in sorted((self.path / "nodes").glob("*.json")) if path.suffixes == [".json"]]
+
     # Records
 
     def token(self) -> str:

@@ -1,8 +1,8 @@
 """An order-independent digest of rows.
 
-Each row gets a 64-bit hash inside Spark (`xxhash64`, generated code); a task adds up the hashes and, as a second and
-independent sum, a spread-out copy of each hash. Sums modulo 2^64 do not depend on the order of rows or on how
-they were spread over tasks, and two multisets of rows that differ agree with a probability of about 2^-128.
+Each row gets a 64-bit hash inside Spark (`xxhash64`, generated code); a task adds up the hashes and, as a second sum, a
+spread-out copy of each hash, so that differences cannot cancel out. Sums modulo 2^64 do not depend on the order of rows
+or on how they were spread over tasks; two multisets of rows that differ agree with a probability of about 2^-64.
 
 `xxhash64` skips nulls, so (null, 1) and (1, null) would hash alike; the null flags of nullable columns are hashed too.
 """

@@ -9,6 +9,7 @@ checks every field again, so an altered or foreign record never reaches a query.
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,7 +17,8 @@ from typing import Any
 from anabranch.errors import Corrupt
 
 FORMAT = 1
-PART_NAME = re.compile(r"^(\d+)-[A-Za-z0-9_.]+-\d+-\d+\.arrow$")
+PART_NAME = re.compile(r"^(\d+)-[A-Za-z0-9_.]+-\d+-\d+\.arrow\Z", re.ASCII)
+_DIGEST = re.compile(r"^[0-9a-f]{32}\Z")
 NO_ROWS_DIGEST = "0" * 32
 
 
@@ -100,8 +102,26 @@ def decode(record: bytes, where: str) -> Manifest:
         if fields["event_time_us"] is not None:
             low, high = fields["event_time_us"]
             fields["event_time_us"] = (int(low), int(high))
+        _check_fields(fields)
         return Manifest(**fields)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise Corrupt(
             f"{where} does not hold a manifest: {error}", hint="restore the file from a copy; do not delete the slot"
         ) from error
+
+
+def _check_fields(fields: dict[str, Any]) -> None:
+    """Check what the constructors do not: that every field has the type it is used as."""
+    if not _DIGEST.match(fields["digest"]):
+        raise ValueError("the digest is not 32 hexadecimal digits")
+    whole = [fields["epoch"], fields["late_rows"], fields["producer"].generation]
+    whole += [value for value in (fields["rows"], fields["watermark_ms"]) if value is not None]
+    whole += [count for part in fields["parts"] for count in (part.rows, part.size_bytes, part.crc)]
+    if not all(type(value) is int for value in whole):
+        raise ValueError("a count is not a whole number")
+    if not isinstance(fields["released_s"], int | float) or not math.isfinite(fields["released_s"]):
+        raise ValueError("the time of release is not a time")
+    if not all(type(fields[flag]) is bool for flag in ("gap", "incomplete")):
+        raise ValueError("gap and incomplete are true or false")
+    if not isinstance(fields["planned"], dict | None):
+        raise TypeError("the planned range is not an object")

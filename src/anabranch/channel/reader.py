@@ -134,7 +134,7 @@ class ChannelStreamReader(DataSourceStreamReader):
         if self._alignment is None:
             if self._options.run_directory is None:
                 raise Corrupt("a stream reader needs its run directory")
-            self._alignment = Alignment(self._options.run_directory, self._options.input_name)
+            self._alignment = Alignment(self._options.run_directory)
         return {"epoch": self._alignment.next_epoch(int(start["epoch"]))}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:

@@ -69,7 +69,7 @@ def planned_batch(checkpoint: Path, batch_id: int) -> Planned:
             raise Corrupt(f"{path} is not an offset log entry")
         ends = _epochs(offsets)
         watermark_ms = json.loads(metadata).get("batchWatermarkMs")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(f"{path} is not an offset log entry: {error}") from error
     if len(set(ends)) != 1:
         raise Misaligned(f"micro-batch {batch_id} reads epochs {ends} of its inputs; it is not published")

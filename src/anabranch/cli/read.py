@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from anabranch.cli.places import JsonOption, TraceOption, WorkOption, open_work
 from anabranch.reading import read_channel
-from anabranch.sinks.directory import json_value
+from anabranch.sinks.directory import json_line
 
 
 def read(
@@ -36,7 +35,7 @@ def read(
             for batch in table.to_batches(max_chunksize=10_000):
                 for row in batch.to_pylist():
                     line = {"epoch": epoch, "row": row} if as_json else row
-                    sys.stdout.write(json.dumps(line, default=json_value) + "\n")
+                    sys.stdout.write(json_line(line) + "\n")
             sys.stdout.flush()
     except KeyboardInterrupt:
         return

@@ -87,7 +87,7 @@ def run(  # noqa: PLR0913  every option of the command is a parameter
 def _stop(work: Work, *, now: bool) -> int:
     """Ask every node to stop; return how many heard it."""
     heard = 0
-    for path in (work.path / "nodes").glob("*.json"):
+    for path in work.announcements():
         try:
             ask(json.loads(path.read_bytes())["address"], work.token(), "stop", {"now": now})
             heard += 1

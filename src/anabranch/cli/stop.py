@@ -34,9 +34,7 @@ def stop(
     del trace  # read by main
     opened = open_work(work)
     asked: dict[str, str] = {}
-    for path in sorted((opened.path / "nodes").glob("*.json")):
-        if path.suffixes != [".json"]:
-            continue
+    for path in opened.announcements():
         try:
             record = json.loads(path.read_bytes())
             ask(record["address"], opened.token(), "stop", {"now": now})

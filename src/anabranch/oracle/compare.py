@@ -6,6 +6,7 @@ was never expected is wrong. Nothing here knows how the rows were made.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -71,6 +72,7 @@ def rows_of(table: pa.Table, names: list[str]) -> Counter[tuple[Any, ...]]:
 def _hashable(value: Any) -> Any:  # noqa: ANN401  any Arrow value
     if isinstance(value, dict):
         return tuple((key, _hashable(inner)) for key, inner in sorted(value.items()))
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return tuple(_hashable(inner) for inner in value)
-    return value
+    # Not a number is not equal to itself, but as a value of a row it is the same value.
+    return "NaN" if isinstance(value, float) and math.isnan(value) else value

@@ -33,11 +33,7 @@ class CallSink:
         return "call"
 
     def check(self) -> None:
-        try:
-            parameters = len(inspect.signature(self.function).parameters)
-        except (TypeError, ValueError):
-            parameters = 0
-        if parameters not in (2, _WITH_GENERATION):
+        if not any(_callable_with(self.function, count) for count in (2, _WITH_GENERATION)):
             raise PipelineError(
                 f"ab.call got {self.function!r}", hint="pass a function (frame, epoch) or (frame, epoch, generation)"
             )
@@ -52,7 +48,7 @@ class CallDeliverer:
     def __init__(self, function: Callable[..., Any], delivery: Delivery) -> None:
         self._function = function
         self._delivery = delivery
-        self._wants_generation = len(inspect.signature(function).parameters) == _WITH_GENERATION
+        self._wants_generation = _callable_with(function, _WITH_GENERATION)
 
     def deliver(self, manifest: Manifest) -> None:
         spark = self._delivery.spark
@@ -61,6 +57,14 @@ class CallDeliverer:
             self._function(frame, manifest.epoch, self._delivery.generation)
         else:
             self._function(frame, manifest.epoch)
+
+
+def _callable_with(function: Callable[..., Any], count: int) -> bool:
+    try:
+        inspect.signature(function).bind(*range(count))
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def call(function: Callable[..., Any]) -> CallSink:

@@ -56,7 +56,8 @@ class ConsoleDeliverer:
         try:
             sys.stdout.write("\n".join(lines) + "\n")
             sys.stdout.flush()
-        except OSError:
+        except (OSError, ValueError, AttributeError):
+            # Closed, gone, or unable to show these letters: nobody is reading.
             self._listening = False
 
 

@@ -7,7 +7,9 @@ directory fills it: epoch 7 of another run would otherwise pass for already deli
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import uuid
 from collections.abc import Iterable
@@ -76,6 +78,8 @@ class DirectoryDeliverer:
     def deliver(self, manifest: Manifest) -> None:
         target = self._sink.directory / f"epoch-{manifest.epoch:012d}.{self._sink.kind}"
         if target.exists():
+            # Whoever wrote it may have died before its name was durable.
+            fsync_directory(self._sink.directory)
             return
         temporary = self._sink.directory / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
         try:
@@ -83,10 +87,8 @@ class DirectoryDeliverer:
             if rows != manifest.rows:
                 raise Corrupt(f"epoch {manifest.epoch} of {self._channel.spec.name!r} holds {rows} rows, not its count")
             _flush(temporary)
-            try:
+            with contextlib.suppress(FileExistsError):
                 os.link(temporary, target)
-            except FileExistsError:
-                return
         finally:
             temporary.unlink(missing_ok=True)
         fsync_directory(self._sink.directory)
@@ -102,7 +104,7 @@ class DirectoryDeliverer:
             return rows
         with path.open("w", encoding="utf-8") as lines:
             for batch in batches:
-                lines.writelines(json.dumps(row, default=json_value) + "\n" for row in batch.to_pylist())
+                lines.writelines(json_line(row) + "\n" for row in batch.to_pylist())
                 rows += batch.num_rows
         return rows
 
@@ -113,6 +115,22 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def json_line(row: Any) -> str:  # noqa: ANN401  whatever Arrow gives
+    """Return a row as JSON that any reader takes: numbers that JSON has no word for become text, as in Spark."""
+    try:
+        return json.dumps(row, default=json_value, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(row), default=json_value, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:  # noqa: ANN401  whatever Arrow gives
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def json_value(value: Any) -> Any:  # noqa: ANN401  whatever Arrow gives

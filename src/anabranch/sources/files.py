@@ -148,6 +148,12 @@ class FilePlanner:
                 return True
         return bool(self._queue)
 
+    def backlogged(self, now_s: float, limit: Limit) -> bool:
+        """Count files that nothing was taken of yet; of the others it is not known how much is left."""
+        return (
+            sum(entry.size_bytes for name, entry in self._queue.items() if name not in self._last) >= limit.size_bytes
+        )
+
     def plan(self, now_s: float, limit: Limit) -> Range:
         self._look(now_s)
         pieces: list[Piece] = []

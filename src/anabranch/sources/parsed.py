@@ -71,12 +71,9 @@ def fitting_rows(raw: DataFrame, grammar: Grammar, schema: StructType, malformed
     legible = grammar.legible(value)
     if legible is not None:
         # Below the generator, so that rows need not carry the record through it.
-        raw = raw.filter(legible if malformed == "divert" else _or_fail(legible, F.make_valid_utf8(value), located))
-    rows = _parsed(raw, grammar, schema)
-    misfit = F.col(_ROW).getField(_MISFIT)
-    fits = misfit.isNull()
-    rows = rows.filter(fits if malformed == "divert" else _or_fail(fits, misfit, located))
-    return rows.select(*(F.col(_ROW).getField(name).alias(name) for name in schema.names))
+        record = F.make_valid_utf8(value)
+        raw = raw.filter(legible if malformed == "divert" else _or_fail(legible, record, located=located))
+    return _fitting(_parsed(raw, grammar, schema), schema, malformed, located=located)
 
 
 def misfit_rows(raw: DataFrame, grammar: Grammar, schema: StructType) -> DataFrame:
@@ -94,11 +91,24 @@ def misfit_rows(raw: DataFrame, grammar: Grammar, schema: StructType) -> DataFra
 def _parsed(raw: DataFrame, grammar: Grammar, schema: StructType) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
-    columns = f"{ddl.render(schema)}, {_MISFIT} string"
-    return raw.select("*", F.explode(F.array(grammar.parse(F.col("value"), columns, _MISFIT))).alias(_ROW))
+    parsed = grammar.parse(F.col("value"), _columns(schema), _MISFIT)
+    return raw.select("*", F.explode(F.array(parsed)).alias(_ROW))
 
 
-def _or_fail(condition: Column, record: Column, located: bool) -> Column:  # noqa: FBT001  internal
+def _columns(schema: StructType) -> str:
+    return f"{ddl.render(schema)}, {_MISFIT} string"
+
+
+def _fitting(rows: DataFrame, schema: StructType, malformed: Malformed, *, located: bool) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    misfit = F.col(_ROW).getField(_MISFIT)
+    fits = misfit.isNull()
+    rows = rows.filter(fits if malformed == "divert" else _or_fail(fits, misfit, located=located))
+    return rows.select(*(F.col(_ROW).getField(name).alias(name) for name in schema.names))
+
+
+def _or_fail(condition: Column, record: Column, *, located: bool) -> Column:
     """Return a condition that is true, or raises an error that shows the record."""
     from pyspark.sql import functions as F  # noqa: N812
 

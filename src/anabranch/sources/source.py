@@ -40,6 +40,10 @@ class Planner(Protocol):
         """
         ...
 
+    def backlogged(self, now_s: float, limit: Limit) -> bool:
+        """Say whether a whole epoch of the largest size waits for sure; cheap, and False where that is not known."""
+        ...
+
     def plan(self, now_s: float, limit: Limit) -> Range:
         """Return the next range after all applied ones, `{}` if nothing waits. Changes nothing by itself.
 

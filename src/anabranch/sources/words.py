@@ -186,6 +186,10 @@ class WordsPlanner:
     def waiting(self, now_s: float) -> bool:
         return self._available(now_s) > self._next
 
+    def backlogged(self, now_s: float, limit: Limit) -> bool:
+        wanted = self._next + max(limit.rows, 0)
+        return self._available(now_s, at_most=wanted) >= wanted
+
     def plan(self, now_s: float, limit: Limit) -> Range:
         end = self._next + max(limit.rows, 0)
         end = min(end, self._available(now_s, at_most=end))
