@@ -1,8 +1,6 @@
 """Shapes in Spark: the rows are those of Spark's own readers, and malformed records cannot slip through."""
 
 import json
-import os
-import sys
 
 import pyarrow as pa
 import pytest
@@ -14,24 +12,6 @@ from anabranch.sources.source import Limit
 pytestmark = pytest.mark.spark
 
 LIMIT = Limit(rows=0, size_bytes=1 << 30)
-
-
-@pytest.fixture(scope="module")
-def spark():
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
 
 
 def frame(spark, source):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pyarrow as pa
+
 from anabranch.sources.parsed import MALFORMED
 from anabranch.sources.source import Range, Source
 
@@ -23,9 +25,10 @@ def locate_record(source: Source, planned: Range, record: str) -> str | None:
     if located is None or directory is None or not planned:
         return None
     for batch in located().read(planned):
-        for row in batch.to_pylist():
-            if row["value"].strip().startswith(record):
-                path = Path(directory) / row["file"]
-                before = path.read_bytes()[: row["offset"]]
-                return f"{path}, line {before.count(10) + 1}"
+        # As bytes: what does not fit may not even be text.
+        values = batch.column("value").cast(pa.binary()).to_pylist()
+        for value, name, offset in zip(values, batch["file"].to_pylist(), batch["offset"].to_pylist(), strict=True):
+            if value.decode("utf-8", "replace").strip().startswith(record):
+                path = Path(directory) / name
+                return f"{path}, line {path.read_bytes()[:offset].count(10) + 1}"
     return None
