@@ -52,3 +52,23 @@ def plot_latency(report: Path, picture: Path) -> None:
     axes.legend()
     figure.tight_layout()
     figure.savefig(picture)
+
+
+def plot_endurance(report: Path, picture: Path) -> None:
+    """Draw memory and the number of files over time."""
+    from matplotlib.figure import Figure
+
+    lines = lines_of(report)
+    times = [line["at_s"] for line in lines]
+    figure = Figure(figsize=(7, 4))
+    axes = figure.subplots()
+    for kind in ("jvm_mib", "node_mib", "workers_mib", "launcher_mib"):
+        axes.plot(times, [line[kind] for line in lines], label=kind.removesuffix("_mib"))
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("MiB resident")
+    files = axes.twinx()
+    files.plot(times, [line["files"] for line in lines], "k:", label="files")
+    files.set_ylabel("files in the work directory (dotted)")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(picture)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from anabranch.bench import endurance as endurance_bench
 from anabranch.bench import latency as latency_bench
 from anabranch.bench import plots
 from anabranch.bench import throughput as throughput_bench
@@ -63,6 +64,27 @@ def latency(
     ratios = latency_bench.measure(latency_bench.LatencyOptions(seconds=seconds, rounds=rounds), report, _say)
     plots.plot_latency(report.path, out / "latency.png")
     _conclude(ratios, report, as_json=as_json, what="of bare Spark's latency")
+
+
+@app.command()
+def endurance(
+    *,
+    seconds: Annotated[float, typer.Option("--seconds", min=20, help="Seconds that count, after the warm-up.")] = 300.0,
+    out: OutOption = DEFAULT_OUT,
+    as_json: JsonOption = False,
+    trace: TraceOption = False,
+) -> None:
+    """Memory of every process and number of files, over minutes at 50,000 rows a second.
+
+    Example:
+      anabranch bench endurance --seconds 300
+    """
+    del trace  # read by main
+    report = Report(out, "endurance")
+    report.path.unlink(missing_ok=True)
+    growth = endurance_bench.measure(endurance_bench.EnduranceOptions(seconds=seconds), report, _say)
+    plots.plot_endurance(report.path, out / "endurance.png")
+    _conclude(growth, report, as_json=as_json, what="of what it was after the warm-up")
 
 
 def _say(text: str) -> None:
