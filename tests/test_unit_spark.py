@@ -51,6 +51,23 @@ def test_every_epoch_is_one_micro_batch_and_empty_epochs_are_published_too(spark
     assert bench.rows(2) == [{"key": "a", "total": 3}, {"key": "b", "total": 1}]
 
 
+def test_a_query_that_starts_before_its_first_epoch_waits_for_it(spark, tmp_path):
+    """Spark's batch over nothing is no epoch, neither in the run that sees it nor in the one that follows."""
+    bench = Bench(spark, tmp_path, {"events": SCHEMA}, counted, "update")
+    unit = bench.start()
+    commits = tmp_path / "units" / "result" / "runs" / unit.run / "checkpoint" / "commits"
+    wait_until((commits / "0").exists, TIMEOUT_S, "the batch over nothing")
+    assert unit.committed() == -1
+    assert bench.output.ledger.last() is None
+    unit.stop()
+    again = bench.start()
+    for epoch in range(2):
+        publish(bench.inputs["events"], epoch, [row(epoch)])
+        bench.wait_committed(again, epoch)
+    again.stop()
+    assert [bench.rows(epoch) for epoch in range(2)] == [[{"key": "a", "total": n}] for n in (1, 2)]
+
+
 def test_a_crash_between_claim_and_commit_publishes_the_epoch_once(spark, tmp_path):
     """The epoch is executed again by the next run, found published with the same digest, and not written twice."""
     bench = Bench(spark, tmp_path, {"events": SCHEMA}, counted, "update")

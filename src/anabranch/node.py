@@ -112,8 +112,10 @@ class Node:
         self._take_leases()
         for channel in self._channels.values():
             channel.sweep()
-        for plan in plans.values():
+        for number, plan in enumerate(plans.values()):
             self._start_unit(spark, plan)
+            if number == 0:
+                self._units[plan.built.segment.name].wait_until_polled()
         run = f"n{uuid.uuid4().hex[:8]}"
         if self._options.replay:
             self._last_epoch = max(_last(self._channels[name]) for name in self._graph.sources)
