@@ -120,5 +120,5 @@ def _run(side: str, options: LatencyOptions) -> dict[str, Any]:
 
 
 def _latencies(at_s: float, path: Path) -> np.ndarray[Any, np.dtype[np.float64]]:
-    created = pq.read_table(path, columns=["ts"])["ts"].cast(pa.int64()).to_numpy()
+    created = pq.read_table(path, columns=["ts"])["ts"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy()
     return np.asarray(at_s - created / 1e6)
