@@ -5,7 +5,6 @@ import os
 from datetime import UTC, datetime
 
 import pyarrow as pa
-import pyspark
 import pytest
 
 from anabranch.channel.digest import HASH_COLUMN, Digest
@@ -13,6 +12,7 @@ from anabranch.channel.manifest import Part
 from anabranch.channel.parts import PartWriter, read_part
 from anabranch.channel.writer import PartsPlan, TaskShare, _task
 from anabranch.errors import Corrupt
+from fake_task import inside_task
 
 SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
 NAME = "4-r000001.0a1b2c3d-0-0.arrow"
@@ -38,8 +38,19 @@ def rows(directory, part):
     return pa.Table.from_batches(list(read_part(directory, part)), SCHEMA).to_pylist()
 
 
-def plan(directory, prefix="4-r000001.0a1b2c3d"):
-    return PartsPlan(str(directory), prefix, SCHEMA.serialize().to_pybytes())
+@pytest.fixture
+def parts(tmp_path):
+    """Return the directory of parts, beside a checkpoint whose micro-batches 0 and 1 are epochs 4 and 5."""
+    offsets = tmp_path / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    for batch_id, epoch in enumerate((4, 5)):
+        (offsets / str(batch_id)).write_text(f'v1\n{{}}\n{{"epoch": {epoch}}}')
+    (tmp_path / "parts").mkdir()
+    return tmp_path / "parts"
+
+
+def plan(parts, run="r000001.0a1b2c3d", schema=SCHEMA, event_time=None):
+    return PartsPlan(str(parts), run, str(parts.parent / "checkpoint"), schema.serialize().to_pybytes(), event_time)
 
 
 def test_what_is_written_is_read(tmp_path):
@@ -57,31 +68,27 @@ def test_a_name_is_never_used_twice(tmp_path):
     assert [row["n"] for row in rows(tmp_path, part)] == [1]
 
 
-class FakeTask:
-    """What Spark tells a task about itself."""
-
-    def __init__(self, partition, attempt):
-        self._partition, self._attempt = partition, attempt
-
-    def partitionId(self):  # noqa: N802  Spark's name
-        return self._partition
-
-    def taskAttemptId(self):  # noqa: N802  Spark's name
-        return self._attempt
-
-
-def test_every_attempt_of_every_task_has_a_name_of_its_own(tmp_path, monkeypatch):
+def test_every_attempt_of_every_task_has_a_name_of_its_own(parts):
     """Epoch, run, task and attempt are all in the name, so a repeated task cannot meet another's part."""
     names = set()
-    for prefix in ("4-r000001.0a1b2c3d", "4-r000002.0a1b2c3d", "5-r000001.0a1b2c3d"):
+    for run, batch_id in (("r000001.0a1b2c3d", 0), ("r000002.0a1b2c3d", 0), ("r000001.0a1b2c3d", 1)):
         for task, attempt in [(0, 0), (0, 1), (1, 2)]:
-            monkeypatch.setattr(pyspark.TaskContext, "get", lambda task=task, attempt=attempt: FakeTask(task, attempt))
-            share = TaskShare(plan(tmp_path, prefix), None)
-            share.take(hashed(1))
-            names.add(share.finish()["name"])
+            with inside_task(task, attempt, batch_id):
+                share = TaskShare(plan(parts, run))
+                share.take(hashed(1))
+                names.add(share.finish()["name"])
     assert len(names) == 9
     assert "5-r000001.0a1b2c3d-1-2.arrow" in names
-    assert names == set(os.listdir(tmp_path))
+    assert names == set(os.listdir(parts))
+
+
+def test_parts_are_written_in_micro_batches_only(parts):
+    """Outside of a task, or in a task that no micro-batch started, nothing says which epoch it is."""
+    with pytest.raises(Corrupt, match="micro-batch"):
+        TaskShare(plan(parts)).take(hashed(1))
+    with inside_task(batch_id=None), pytest.raises(Corrupt, match="micro-batch"):
+        TaskShare(plan(parts)).take(hashed(1))
+    assert os.listdir(parts) == []
 
 
 def damaged(path, content):
@@ -145,20 +152,20 @@ def test_a_device_may_take_less_than_it_is_given(tmp_path, monkeypatch):
     assert [row["n"] for row in rows(tmp_path, part)] == [1, 2]
 
 
-def test_a_failed_task_leaves_no_part(tmp_path):
+def test_a_failed_task_leaves_no_part(parts):
     """Rows that stop coming take the half-written part with them."""
 
     def broken():
         yield hashed(1, 2)
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):
-        list(_task(plan(tmp_path), None)(broken()))
-    assert os.listdir(tmp_path) == []
+    with inside_task(), pytest.raises(ZeroDivisionError):
+        list(_task(plan(parts))(broken()))
+    assert os.listdir(parts) == []
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_full_disk_leaves_no_part(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_no_part(parts, monkeypatch):
     """A part that did not fit on the device is removed, and the error is passed on."""
     real, count = os.write, [0]
 
@@ -169,38 +176,37 @@ def test_a_full_disk_leaves_no_part(tmp_path, monkeypatch):
         return real(descriptor, data)
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(OSError, match="no space"):
-        list(_task(plan(tmp_path), None)(iter([hashed(*range(500)), hashed(*range(500))])))
-    assert os.listdir(tmp_path) == []
+    with inside_task(), pytest.raises(OSError, match="no space"):
+        list(_task(plan(parts))(iter([hashed(*range(500)), hashed(*range(500))])))
+    assert os.listdir(parts) == []
 
 
-def test_a_task_without_rows_writes_nothing(tmp_path):
+def test_a_task_without_rows_writes_nothing(parts):
     """Neither no batches nor empty ones make a part."""
-    assert list(_task(plan(tmp_path), None)(iter([]))) == []
-    assert list(_task(plan(tmp_path), None)(iter([hashed()]))) == []
-    assert os.listdir(tmp_path) == []
+    assert list(_task(plan(parts))(iter([]))) == []
+    assert list(_task(plan(parts))(iter([hashed()]))) == []
+    assert os.listdir(parts) == []
 
 
-def test_a_batch_without_hashes_is_refused(tmp_path):
+def test_a_batch_without_hashes_is_refused(parts):
     """Rows whose digest cannot be taken are never written."""
     with pytest.raises(Corrupt, match="row hashes"):
-        TaskShare(plan(tmp_path), None).take(batch(1))
-    assert os.listdir(tmp_path) == []
+        TaskShare(plan(parts)).take(batch(1))
+    assert os.listdir(parts) == []
 
 
-def described(directory, *batches, event_time=None):
-    """Return what a task says about the share it wrote; without a directory it only adds up."""
-    task = _task(plan(directory) if directory else None, event_time)
-    return next(iter(task(iter(batches)))).to_pylist()[0]
+def described(parts, *batches, **options):
+    """Return what a task says about the share it wrote."""
+    with inside_task(attempt=len(os.listdir(parts))):
+        return next(iter(_task(plan(parts, **options))(iter(batches)))).to_pylist()[0]
 
 
-def test_the_digest_does_not_depend_on_how_rows_are_spread(tmp_path):
-    """One task over all rows, or two over some each in another order, add up to the same digest, written or not."""
-    whole = described(tmp_path, hashed(1, 2, 3, 3))
-    shares = [described(None, hashed(3, 1)), described(None, hashed(3), hashed(2))]
+def test_the_digest_does_not_depend_on_how_rows_are_spread(parts):
+    """One task over all rows, or two over some each in another order, add up to the same digest."""
+    whole = described(parts, hashed(1, 2, 3, 3))
+    shares = [described(parts, hashed(3, 1)), described(parts, hashed(3), hashed(2))]
     total = Digest()
     for share in shares:
-        assert (share["name"], share["size_bytes"]) == (None, None)
         total.merge_hex(share["digest"])
     assert total.hex() == whole["digest"]
     assert sum(share["rows"] for share in shares) == whole["rows"] == 4
@@ -234,9 +240,10 @@ ZONED = pa.timestamp("us", tz="UTC")
     ],
     ids=["times", "some nulls", "only nulls", "windows count with their end"],
 )
-def test_event_time_is_bounded(column, bounds):
+def test_event_time_is_bounded(parts, column, bounds):
     """A share knows its earliest and latest event time, without nulls."""
     hashes = pa.array([0] * len(column), pa.int64())
-    found = described(None, pa.record_batch({"ts": column, HASH_COLUMN: hashes}), event_time="ts")
+    rows = pa.record_batch({"ts": column, HASH_COLUMN: hashes})
+    found = described(parts, rows, schema=pa.schema([("ts", column.type)]), event_time="ts")
     expected = [None if bounds is None else int(time.timestamp() * 1_000_000) for time in bounds or (None, None)]
     assert [found["low_us"], found["high_us"]] == expected

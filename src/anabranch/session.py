@@ -33,8 +33,11 @@ _DEFAULTS = {
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "10",
     "spark.sql.streaming.stateStore.maintenanceInterval": "2s",
     "spark.sql.streaming.minBatchesToRetain": "20",
-    # Rows cross between the JVM and Python in Arrow batches; larger ones cost less per row.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # Rows cross between the JVM and Python in Arrow batches, bounded by rows alone: with a bound in bytes Spark adds up
+    # the size of the whole batch again for every row, which took half the CPU of a pass-through. Give rows of many
+    # kilobytes a smaller number of rows, or a bound in bytes.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
     # Rows between Python and the JVM are short-lived garbage: on few cores a stop-the-world collector costs less.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     # Without it a progress bar is drawn over everything else.

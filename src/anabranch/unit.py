@@ -25,10 +25,10 @@ from anabranch.channel.manifest import Manifest, Producer
 from anabranch.channel.writer import (
     PartsPlan,
     Written,
-    digest_only,
     event_time_column,
     planned_batch,
-    write_parts,
+    writing,
+    written,
 )
 from anabranch.checkpoint import Commit, last_batch, last_commit, link_checkpoint
 from anabranch.clock import Clock
@@ -105,7 +105,6 @@ class Unit:
         self._clock = clock
         self._directory = place.directory / "runs" / self.run
         self._checkpoint = self._directory / "checkpoint"
-        self._event_time = event_time_column(built.frame)
         self._started = threading.Event()
         self._internals: QueryInternals | None = None
         self._commit: Commit | None = None
@@ -147,7 +146,15 @@ class Unit:
         """Start the query, restore its watermarks, and let data in."""
         inputs = Inputs(self._directory, {name: self._place.inputs[name].path for name in self._built.leaves})
         inputs.save()
-        writer = self._built.frame.writeStream.queryName(f"{self.name} {self.run}")
+        output = self._place.output
+        plan = PartsPlan(
+            directory=str(output.parts),
+            run=self.run,
+            checkpoint=str(self._checkpoint),
+            schema=output.spec.schema.serialize().to_pybytes(),
+            event_time=event_time_column(self._built.frame),
+        )
+        writer = writing(self._built.frame, plan).writeStream.queryName(f"{self.name} {self.run}")
         writer = writer.outputMode(self._built.segment.output_mode).foreachBatch(self._batch)
         self.query = writer.option("checkpointLocation", str(self._checkpoint)).start()
         self._internals = QueryInternals(spark, self.query)
@@ -183,46 +190,33 @@ class Unit:
 
     # One micro-batch
 
-    def _batch(self, frame: DataFrame, batch_id: int) -> None:
+    def _batch(self, statistics: DataFrame, batch_id: int) -> None:
         """Run one epoch; called by Spark, before it commits."""
         if not self._started.wait(_START_TIMEOUT_S):
             raise Corrupt(f"unit {self.name!r} was given a batch before it had started")
         planned = planned_batch(self._checkpoint, batch_id)
+        share = written(statistics)
+        late_rows = self._note_execution(batch_id)
         if planned.epoch < 0:
             # On a new checkpoint Spark runs a first batch even if its sources have nothing yet. It is no epoch.
-            digest_only(frame, self._event_time)
-            self._note_execution(batch_id)
             return
-        output = self._place.output
-        published = output.manifest(planned.epoch)
-        written = self._execute(frame, planned.epoch) if published is None else digest_only(frame, self._event_time)
-        late_rows = self._note_execution(batch_id)
-        if published is None:
-            manifest = Manifest(
-                epoch=planned.epoch,
-                producer=Producer(self.name, self.run, self._generation),
-                released_s=self._clock.now_s(),
-                rows=written.rows,
-                digest=written.digest,
-                parts=written.parts,
-                event_time_us=written.event_time_us,
-                watermark_ms=planned.watermark_ms,
-                late_rows=late_rows,
-            )
-            published = output.release(manifest).manifest
-        if published.digest != written.digest or published.rows != written.rows:
-            self._events.diverged(_divergence(self.name, published, written))
+        manifest = Manifest(
+            epoch=planned.epoch,
+            producer=Producer(self.name, self.run, self._generation),
+            released_s=self._clock.now_s(),
+            rows=share.rows,
+            digest=share.digest,
+            parts=share.parts,
+            event_time_us=share.event_time_us,
+            watermark_ms=planned.watermark_ms,
+            late_rows=late_rows,
+        )
+        published = self._place.output.release(manifest).manifest
+        if published.digest != share.digest or published.rows != share.rows:
+            self._events.diverged(_divergence(self.name, published, share))
         for channel in self._place.inputs.values():
             channel.acknowledge(self.name, self.run, planned.epoch)
         self._events.released(self.name, published)
-
-    def _execute(self, frame: DataFrame, epoch: int) -> Written:
-        plan = PartsPlan(
-            directory=str(self._place.output.parts),
-            prefix=f"{epoch}-{self.run}",
-            schema=self._place.output.spec.schema.serialize().to_pybytes(),
-        )
-        return write_parts(frame, plan, self._event_time)
 
     def _note_execution(self, batch_id: int) -> int:
         """Note what Spark would forget in a restart, before it commits; return the rows dropped as late."""
@@ -273,10 +267,6 @@ class Unit:
         """End the query; an unfinished epoch is executed again by the next run."""
         if self.query is not None:
             self.query.stop()
-
-    def discard(self) -> None:
-        """Remove the directory of a run that was prepared but never started."""
-        shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def _link_watermarks(old: Path, new: Path, batch_id: int) -> None:

@@ -1,8 +1,10 @@
-"""Writing a channel from Spark: `foreachBatch`, Arrow parts in the tasks, one claim in the driver.
+"""Writing a channel from Spark: Arrow parts in the tasks, one claim in the driver.
 
-The tasks of a micro-batch write parts and return what they wrote; the driver puts that into a manifest. The frame is
-executed whole and once, as a stateful batch requires. If the epoch was already published (a re-execution after a
-crash between claim and commit), nothing is written, but the digest is computed and compared all the same.
+Writing is the last operator of the streaming plan itself: the tasks write parts and give out what they wrote, and
+`foreachBatch` sees only those few rows. So nothing is analysed, planned or pickled anew per micro-batch, and the hash
+of a row is generated code together with what made the row. The frame is executed whole and once, as a stateful batch
+requires. An epoch that was already published (a re-execution after a crash between claim and commit) is written again
+under other names; the digests are compared, and whoever loses the claim removes its parts.
 
 Which epoch a micro-batch is comes from the query's own offset log, never from the batch id.
 """
@@ -39,6 +41,8 @@ _STATISTICS_ARROW = pa.schema(
     ]
 )
 WATERMARK_KEY = "spark.watermarkDelayMs"
+# How Spark tells the tasks of a micro-batch which one it is.
+_BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
 
 @dataclass(frozen=True)
@@ -90,45 +94,44 @@ def event_time_column(frame: DataFrame) -> str | None:
 
 @dataclass(frozen=True)
 class PartsPlan:
-    """Where the tasks put their parts, named `PREFIX-TASK-ATTEMPT.arrow`, and their Arrow schema, serialised."""
+    """Where the tasks of a run put their parts, and what they must know: plain values only, for they are pickled.
+
+    `schema` is serialised Arrow; `event_time` names the column that carries the watermark, if there is one.
+    """
 
     directory: str
-    prefix: str
+    run: str
+    checkpoint: str
     schema: bytes
+    event_time: str | None
 
 
-def write_parts(frame: DataFrame, plan: PartsPlan, event_time: str | None) -> Written:
-    """Execute a frame and write its rows as parts."""
-    return _execute(frame, _task(plan, event_time))
+def writing(frame: DataFrame, plan: PartsPlan) -> DataFrame:
+    """Return a frame that writes the rows of another, and holds what its tasks wrote."""
+    return frame.select("*", row_hash(frame)).mapInArrow(_task(plan), _STATISTICS)
 
 
-def digest_only(frame: DataFrame, event_time: str | None) -> Written:
-    """Execute a frame, write nothing, and return what its rows add up to."""
-    return _execute(frame, _task(None, event_time))
-
-
-def _execute(frame: DataFrame, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> Written:
-    rows = frame.select("*", row_hash(frame)).mapInArrow(task, _STATISTICS).collect()
+def written(statistics: DataFrame) -> Written:
+    """Execute one micro-batch of a writing frame; return what its rows add up to."""
+    rows = statistics.collect()
     digest = Digest()
     for row in rows:
         digest.merge_hex(row.digest)
     lows = [row.low_us for row in rows if row.low_us is not None]
     highs = [row.high_us for row in rows if row.high_us is not None]
     return Written(
-        parts=tuple(Part(row.name, row.rows, row.size_bytes, row.crc) for row in rows if row.name is not None),
+        parts=tuple(Part(row.name, row.rows, row.size_bytes, row.crc) for row in rows),
         rows=sum(row.rows for row in rows),
         digest=digest.hex(),
         event_time_us=(min(lows), max(highs)) if lows else None,
     )
 
 
-def _task(
-    plan: PartsPlan | None, event_time: str | None
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that runs in the tasks; it captures plain values only."""
+def _task(plan: PartsPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function that runs in the tasks."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        share = TaskShare(plan, event_time)
+        share = TaskShare(plan)
         try:
             for batch in batches:
                 share.take(batch)
@@ -142,16 +145,26 @@ def _task(
     return run
 
 
-class TaskShare:
-    """One task's share of an epoch: writes at most one part, adds up digest and event time."""
+def _part_name(plan: PartsPlan) -> str:
+    """Return a name that no other epoch, run, task or attempt has; asked inside a task."""
+    from pyspark import TaskContext
 
-    def __init__(self, plan: PartsPlan | None, event_time: str | None) -> None:
+    context = TaskContext.get()
+    batch_id = context.getLocalProperty(_BATCH_ID_PROPERTY) if context is not None else None
+    if context is None or batch_id is None:
+        raise Corrupt("parts can be written by the tasks of a micro-batch only")
+    epoch = planned_batch(Path(plan.checkpoint), int(batch_id)).epoch
+    return f"{epoch}-{plan.run}-{context.partitionId()}-{context.taskAttemptId()}.arrow"
+
+
+class TaskShare:
+    """One task's share of an epoch: writes one part if there are rows, adds up digest and event time."""
+
+    def __init__(self, plan: PartsPlan) -> None:
         self._plan = plan
-        self._schema = pa.ipc.read_schema(pa.py_buffer(plan.schema)) if plan is not None else None
-        self._event_time = event_time
+        self._schema = pa.ipc.read_schema(pa.py_buffer(plan.schema))
         self._writer: PartWriter | None = None
         self._digest = Digest()
-        self._rows = 0
         self._low_us: int | None = None
         self._high_us: int | None = None
 
@@ -163,25 +176,15 @@ class TaskShare:
             raise Corrupt("a batch arrived without its row hashes")
         self._digest.update(batch.column(batch.num_columns - 1))
         rows = batch.select(range(batch.num_columns - 1))
-        self._rows += rows.num_rows
         self._note_event_time(rows)
-        if self._plan is not None and self._schema is not None:
-            if self._writer is None:
-                self._writer = PartWriter(self._path(self._plan), self._schema)
-            self._writer.write(rows if rows.schema.equals(self._schema) else rows.cast(self._schema))
-
-    @staticmethod
-    def _path(plan: PartsPlan) -> Path:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        task, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
-        return Path(plan.directory) / f"{plan.prefix}-{task}-{attempt}.arrow"
+        if self._writer is None:
+            self._writer = PartWriter(Path(self._plan.directory) / _part_name(self._plan), self._schema)
+        self._writer.write(rows if rows.schema.equals(self._schema) else rows.cast(self._schema))
 
     def _note_event_time(self, rows: pa.RecordBatch) -> None:
-        if self._event_time is None:
+        if self._plan.event_time is None:
             return
-        column = rows.column(self._event_time)
+        column = rows.column(self._plan.event_time)
         if pa.types.is_struct(column.type):
             column = pc.struct_field(column, "end")
         bounds = pc.min_max(column.cast(pa.timestamp("us")).cast(pa.int64()))
@@ -197,14 +200,14 @@ class TaskShare:
 
     def finish(self) -> dict[str, Any] | None:
         """Close the part and describe the share; None if there were no rows."""
-        if not self._rows:
+        if self._writer is None:
             return None
-        part = self._writer.close() if self._writer is not None else None
+        part = self._writer.close()
         return {
-            "name": part.name if part else None,
-            "rows": self._rows,
-            "size_bytes": part.size_bytes if part else None,
-            "crc": part.crc if part else None,
+            "name": part.name,
+            "rows": part.rows,
+            "size_bytes": part.size_bytes,
+            "crc": part.crc,
             "digest": self._digest.hex(),
             "low_us": self._low_us,
             "high_us": self._high_us,
