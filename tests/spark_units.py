@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,19 +23,19 @@ TIMEOUT_S = 120.0
 SCHEMA_FOR_STEPS = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("key", pa.string()), ("value", pa.int64())])
 
 
-def build_step(
-    spark: SparkSession,
-    directory: Path,
-    inputs: dict[str, pa.Schema],
-    function: Callable[..., DataFrame],
-    output_mode: str = "append",
-) -> BuiltSegment:
-    """Build a segment of one step, as a node does before it starts anything."""
+def one_step(inputs: Iterable[str], function: Callable[..., DataFrame], output_mode: str = "append") -> Segment:
+    """Return a segment of one step named `result`."""
     step = StepNode("result", function, tuple(inputs), connector=True, output_mode=output_mode)
-    segment = Segment("result", (step,), tuple(inputs), output_mode)
+    return Segment("result", (step,), tuple(inputs), output_mode)
+
+
+def build(
+    spark: SparkSession, segment: Segment, channels: Path, schemas: dict[str, pa.Schema], run_directory: Path
+) -> BuiltSegment:
+    """Build a segment, as a node does before it starts anything."""
     frames = {
-        name: stream(spark, ReadOptions(directory / name, 2, run_directory=directory, input_name=name), schema)
-        for name, schema in inputs.items()
+        name: stream(spark, ReadOptions(channels / name, 2, run_directory=run_directory, input_name=name), schema)
+        for name, schema in schemas.items()
     }
     return build_segment(spark, segment, frames)
 
@@ -68,8 +68,8 @@ class Bench:
             name: Channel.create(directory / "channels" / name, ChannelSpec(name, schema))
             for name, schema in inputs.items()
         }
-        step = StepNode("result", function, tuple(inputs), connector=True, output_mode=output_mode)
-        self.segment = Segment("result", (step,), tuple(inputs), output_mode)
+        self.schemas = inputs
+        self.segment = one_step(inputs, function, output_mode)
         self.output: Channel | None = None
         self.diverged: list[Exception] = []
 
@@ -77,15 +77,7 @@ class Bench:
         """Start a new run of the unit, as a node does."""
         home = self.directory / "units" / "result"
         run = new_run(home)
-        frames = {
-            name: stream(
-                self.spark,
-                ReadOptions(channel.path, 2, run_directory=home / "runs" / run, input_name=name),
-                channel.spec.schema,
-            )
-            for name, channel in self.inputs.items()
-        }
-        built = build_segment(self.spark, self.segment, frames)
+        built = build(self.spark, self.segment, self.directory / "channels", self.schemas, home / "runs" / run)
         self.output = Channel.create(self.directory / "channels" / "result", ChannelSpec("result", built.schema))
         place = UnitPlace(home, self.inputs, self.output)
         events = UnitEvents(released=released, diverged=self.diverged.append)

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from anabranch.errors import StepError
 from harness import anabranch, running
-from spark_units import SCHEMA_FOR_STEPS, build_step
+from spark_units import SCHEMA_FOR_STEPS, build, one_step
 
 pytestmark = pytest.mark.spark
 
@@ -46,7 +46,7 @@ def write(directory: Path, body: str) -> Path:
 def test_a_step_that_cannot_run_is_refused_when_it_is_built(spark, tmp_path, function, mode, names, says):
     """The error names the step (or the mode) and says what is wrong with it; no trace, no plan."""
     with pytest.raises(StepError) as caught:
-        build_step(spark, tmp_path, {"events": SCHEMA_FOR_STEPS}, function, mode)
+        build(spark, one_step(["events"], function, mode), tmp_path, {"events": SCHEMA_FOR_STEPS}, tmp_path)
     assert names in caught.value.message
     assert says in caught.value.message.lower() or says in caught.value.message
     assert "\tat " not in caught.value.message
@@ -60,7 +60,7 @@ def test_an_input_that_is_not_read_is_refused(spark, tmp_path):
     """An unread input would never be acknowledged, and its channel would grow for ever."""
     inputs = {"left": SCHEMA_FOR_STEPS, "right": SCHEMA_FOR_STEPS}
     with pytest.raises(StepError, match="does not use its input 'right'"):
-        build_step(spark, tmp_path, inputs, lambda left, _right: left)
+        build(spark, one_step(inputs, lambda left, _right: left), tmp_path, inputs, tmp_path)
 
 
 def test_errors_before_anything_runs(tmp_path):

@@ -351,4 +351,7 @@ def test_a_screen_that_is_gone_does_not_stop_the_pipeline(channel, monkeypatch, 
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", screen)
         deliverer.deliver(manifest)
+        again = io.StringIO()
+        patch.setattr(sys, "stdout", again)
         deliverer.deliver(manifest)
+    assert again.getvalue() == ""

@@ -362,17 +362,18 @@ def refuse_if_used(work: Work, name: str) -> None:
     for path in work.announcements():
         try:
             record = json.loads(path.read_bytes())
+            holder = f"{record['name']} (process {record['pid']})"
             ask(record["address"], work.token(), "ping")
-        except (AgentGone, ValueError, KeyError, FileNotFoundError):
+        except (AgentGone, ValueError, KeyError, TypeError, FileNotFoundError):
             path.unlink(missing_ok=True)
             continue
         except AgentError as error:
             raise InUse(
-                f"{record['name']} (process {record['pid']}) holds {work.path} but does not answer",
+                f"{holder} holds {work.path} but does not answer",
                 hint=f"it may be paused or overloaded; if it is not wanted any more, kill {record['pid']}",
             ) from error
         raise InUse(
-            f"{work.path} is in use by {record['name']} (process {record['pid']}), so {name} cannot run on it",
+            f"{work.path} is in use by {holder}, so {name} cannot run on it",
             hint="`anabranch stop` ends it; `anabranch status` shows it; --work DIR uses another directory",
         )
 

@@ -20,8 +20,9 @@ class _Followed:
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.next_epoch = channel.ledger.floor() + 1
-        self.rows = 0
-        self.samples: deque[tuple[float, int, int]] = deque()
+        # None once an epoch's rows are not known: a source of files plans bytes, not rows.
+        self.rows: int | None = 0
+        self.samples: deque[tuple[float, int | None, int]] = deque()
 
     def look(self) -> None:
         while True:
@@ -32,7 +33,8 @@ class _Followed:
                 continue
             if manifest is None:
                 break
-            self.rows += manifest.rows or 0
+            if self.rows is not None:
+                self.rows = None if manifest.rows is None else self.rows + manifest.rows
             self.next_epoch += 1
         now_s = time.monotonic()
         self.samples.append((now_s, self.rows, self.next_epoch))
@@ -42,12 +44,13 @@ class _Followed:
     def summary(self) -> dict[str, Any]:
         first, last = self.samples[0], self.samples[-1]
         seconds = max(last[0] - first[0], 1e-9)
+        rows_per_s = None if first[1] is None or last[1] is None else (last[1] - first[1]) / seconds
         return {
             "name": self.channel.spec.name,
             "last": self.next_epoch - 1 if self.next_epoch > 0 else None,
             "rows": self.rows,
-            "rows_per_s": (last[1] - first[1]) / seconds if len(self.samples) > 1 else 0.0,
-            "epochs_per_s": (last[2] - first[2]) / seconds if len(self.samples) > 1 else 0.0,
+            "rows_per_s": rows_per_s,
+            "epochs_per_s": (last[2] - first[2]) / seconds,
         }
 
 

@@ -159,8 +159,8 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Say what no longer fits. Pure.
 
     A segment without state may change its plan freely; one with state may not. Schemas, sources, partitions, time
-    zone and Spark version may never change under existing state. New segments, sources and sinks may be added only
-    to a directory without epochs, because aligned epochs begin at zero everywhere.
+    zone and Spark version may never change under existing state. Segments and sources cannot be added, because aligned
+    epochs begin at zero everywhere. Sinks may come and go.
     """
     changes = [
         f"{key} was {before.get(key)!r}, is {after[key]!r}"

@@ -37,8 +37,7 @@ def throughput(
       anabranch bench throughput --rounds 3 --out bench-results
     """
     del trace  # read by main
-    report = Report(out, "throughput")
-    report.path.unlink(missing_ok=True)
+    report = _report(out, "throughput")
     ratios = throughput_bench.measure(throughput_bench.ThroughputOptions(rows=rows, rounds=rounds), report, _say)
     plots.plot_throughput(report.path, out / "throughput.png")
     _conclude(ratios, report, as_json=as_json, what="of bare Spark's rows/s")
@@ -59,8 +58,7 @@ def latency(
       anabranch bench latency --rounds 3 --out bench-results
     """
     del trace  # read by main
-    report = Report(out, "latency")
-    report.path.unlink(missing_ok=True)
+    report = _report(out, "latency")
     ratios = latency_bench.measure(latency_bench.LatencyOptions(seconds=seconds, rounds=rounds), report, _say)
     plots.plot_latency(report.path, out / "latency.png")
     _conclude(ratios, report, as_json=as_json, what="of bare Spark's latency")
@@ -80,11 +78,17 @@ def endurance(
       anabranch bench endurance --seconds 300
     """
     del trace  # read by main
-    report = Report(out, "endurance")
-    report.path.unlink(missing_ok=True)
+    report = _report(out, "endurance")
     growth = endurance_bench.measure(endurance_bench.EnduranceOptions(seconds=seconds), report, _say)
     plots.plot_endurance(report.path, out / "endurance.png")
     _conclude(growth, report, as_json=as_json, what="of what it was after the warm-up")
+
+
+def _report(out: Path, name: str) -> Report:
+    """Begin a report in place of the last one."""
+    report = Report(out, name)
+    report.path.unlink(missing_ok=True)
+    return report
 
 
 def _say(text: str) -> None:

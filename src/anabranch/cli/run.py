@@ -154,7 +154,11 @@ class _View:
             sys.stdout.write(json.dumps({"done": done, "restarts": restarts, "channels": seen}) + "\n")
             sys.stdout.flush()
             return
-        parts = [f"{row['name']}: epoch {row['last']}, {row['rows']:,} rows" for row in seen if row["last"] is not None]
+        parts = [
+            f"{row['name']}: epoch {row['last']}" + ("" if row["rows"] is None else f", {row['rows']:,} rows")
+            for row in seen
+            if row["last"] is not None
+        ]
         restarted = f"; node restarted {restarts} times" if restarts else ""
         self._console.print(("done. " if done else "") + ("; ".join(parts) or "starting…") + restarted, highlight=False)
 
@@ -165,6 +169,10 @@ def _table(seen: list[dict[str, Any]], restarts: int) -> Table:
     for heading in ("channel", "epoch", "rows", "rows/s", "epochs/s"):
         table.add_column(heading, justify="left" if heading == "channel" else "right")
     for row in seen:
-        last = "–" if row["last"] is None else str(row["last"])
-        table.add_row(row["name"], last, f"{row['rows']:,}", f"{row['rows_per_s']:,.0f}", f"{row['epochs_per_s']:.1f}")
+        figures = [_figure(row[key]) for key in ("last", "rows", "rows_per_s")]
+        table.add_row(row["name"], *figures, f"{row['epochs_per_s']:.1f}")
     return table
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
