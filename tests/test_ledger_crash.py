@@ -4,13 +4,10 @@ A crash at operation n means that n and everything after it, clean-up included, 
 the call gets through, the ledger is opened again and must keep its contract.
 """
 
-import errno
 import functools
-import itertools
 import os
 import random
 import signal
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -18,66 +15,20 @@ from anabranch.errors import Trimmed
 from anabranch.ledger import NO_FLOOR, Claim, DirectoryLedger, directory
 from anabranch.testing.ledger_race import check_sightings, sightings, start_advancing
 from anabranch.testing.wait import wait_until
-
-# The system calls through which `durable` and the ledger change a disk; `open` also creates.
-OPERATIONS = ("open", "write", "fsync", "link", "unlink", "replace", "rename", "mkdir", "rmdir")
-MOST_OPERATIONS = 200
+from faulty_disk import OPERATIONS, REAL, fail_everywhere, traced
 
 
-class Crash(BaseException):
-    """The process is gone: no handler of the code under test may catch this."""
-
-
-@dataclass
-class Disk:
-    """Wraps the system calls of `os`: counts them, notes them, and fails the n-th, or all from the n-th on."""
-
-    fail_at: int = 0
-    crash: bool = True
-    count: int = 0
-    trace: list[tuple[str, str]] = field(default_factory=list)
-    _names: dict[int, str] = field(default_factory=dict)
-
-    def install(self, patch):
-        for name in OPERATIONS:
-            patch.setattr(os, name, functools.partial(self._call, name, getattr(os, name)))
-
-    def _call(self, name, real, *arguments, **options):
-        self.count += 1
-        if self.fail_at and (self.count == self.fail_at or (self.crash and self.count > self.fail_at)):
-            if name == "write" and self.count == self.fail_at:
-                real(arguments[0], arguments[1][: len(arguments[1]) // 2])
-            if self.crash:
-                raise Crash
-            raise OSError(errno.EIO, f"injected at operation {self.count}, {name}")
-        result = real(*arguments, **options)
-        if name == "open":
-            self._names[result] = str(arguments[0])
-        about = self._names[arguments[0]] if isinstance(arguments[0], int) else str(arguments[-1])
-        self.trace.append((name, about))
-        return result
-
-
-def crash_everywhere(tmp_path, prepare, act, *, crash=True):
+def crash_everywhere(tmp_path, prepare, act, **how):
     """Yield, for every operation of `act`, a ledger that was prepared and then acted on up to that operation."""
-    for number in itertools.count(1):
-        assert number < MOST_OPERATIONS
-        path = tmp_path / str(number)
+    handles = {}
+
+    def attempt(path):
         prepare(DirectoryLedger(path))
-        handle = DirectoryLedger(path)
-        disk = Disk(fail_at=number, crash=crash)
-        with pytest.MonkeyPatch.context() as patch:
-            disk.install(patch)
-            try:
-                act(handle)
-            except (Crash, OSError):
-                pass
-            except Trimmed:
-                assert disk.count < number, "the injected fault was swallowed"
-        if disk.count < number:
-            assert number > 5, "nothing was injected"
-            return
-        yield handle, DirectoryLedger(path)
+        handles[path] = DirectoryLedger(path)
+        return lambda: act(handles[path])
+
+    for path, _ in fail_everywhere(tmp_path, attempt, **how):
+        yield handles[path], DirectoryLedger(path)
 
 
 def fill(*slots, floor=NO_FLOOR):
@@ -161,7 +112,7 @@ def test_a_sleeper_that_crashes_brings_nothing_back(tmp_path, monkeypatch, crash
         monkeypatch.setattr(directory, "link_first", link_first)
         ledger.claim(1, b"zombie")
 
-    for handle, ledger in crash_everywhere(tmp_path, fill(0, 1, 2, 3), sleep_and_claim, crash=crash):
+    for handle, ledger in crash_everywhere(tmp_path, fill(0, 1, 2, 3), sleep_and_claim, crash=crash, ends=Trimmed):
         for reader in (handle, ledger):
             if reader.floor() == NO_FLOOR:  # it died before it fell asleep
                 assert reader.read(1) == b"1"
@@ -169,17 +120,6 @@ def test_a_sleeper_that_crashes_brings_nothing_back(tmp_path, monkeypatch, crash
             assert (reader.slots(), reader.last(), reader.floor()) == ([3], 3, 2)
             with pytest.raises(Trimmed):
                 reader.read(1)
-
-
-REAL = {name: getattr(os, name) for name in OPERATIONS}
-
-
-def traced(act):
-    disk = Disk()
-    with pytest.MonkeyPatch.context() as patch:
-        disk.install(patch)
-        act()
-    return disk.trace
 
 
 def test_a_claim_is_durable_before_it_returns(tmp_path):

@@ -27,7 +27,7 @@ def fsync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def write_temporary(directory: Path, data: bytes) -> Path:
+def write_temporary(directory: Path, data: bytes | memoryview) -> Path:
     """Write bytes under a fresh temporary name and flush them; the caller names or removes the file."""
     path = directory / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)

@@ -1,23 +1,23 @@
 """Every error Anabranch raises on purpose, in one tree.
 
-    AnabranchError                 carries a message, a hint a user can act on, and an exit code
-    ├── PipelineError              the pipeline as written cannot run (found before anything runs)
-    │   ├── PipelineFileError      the file is missing, unreadable, or holds no pipeline or several
-    │   └── StepError              a step's function or plan is not usable
-    ├── WorkDirectoryError         the work directory cannot be used
-    │   ├── InUse                  another run holds it
-    │   └── IdentityChanged        plan, schema or settings do not fit the state that is there
-    ├── Corrupt                    a record, part or file on disk is torn, altered or of an unknown format
-    ├── Trimmed                    a slot or epoch at or below the floor was asked for
-    ├── SourceError                an input file is missing, changed after it was planned, or malformed
-    ├── SinkError                  an output cannot take the rows
-    ├── Misaligned                 the inputs of a micro-batch are not at the same epoch
-    ├── Diverged                   a re-execution produced other rows than the published epoch
-    ├── UnitFailed                 a unit failed on the same epoch twice with the same error
-    ├── Deposed                    a newer generation holds the lease
-    └── AgentError                 a node's agent did not answer
-        └── AgentGone              there is no agent at the address
-Errors are raised, never logged and forgotten; the command line prints message and hint, and a trace only on request.
+AnabranchError                 carries a message, a hint a user can act on, and an exit code
+├── PipelineError              the pipeline as written cannot run (found before anything runs)
+│   ├── PipelineFileError      the file is missing, unreadable, or holds no pipeline or several
+│   └── StepError              a step's function or plan is not usable
+├── WorkDirectoryError         the work directory cannot be used
+│   ├── InUse                  another run holds it
+│   └── IdentityChanged        plan, schema or settings do not fit the state that is there
+├── Corrupt                    a record, part or file on disk is torn, altered or of an unknown format
+├── Trimmed                    a slot or epoch at or below the floor was asked for
+├── SourceError                an input file is missing, changed after it was planned, or malformed
+├── SinkError                  an output cannot take the rows
+├── Misaligned                 the inputs of a micro-batch are not at the same epoch
+├── Diverged                   a re-execution produced other rows than the published epoch
+├── StoreError                 a store cannot be used as asked
+│   └── StoreUnavailable       it cannot be reached just now; trying again may help
+├── UnitFailed                 a unit failed on the same epoch twice with the same error
+├── Deposed                    a newer generation holds the lease
+└── AgentError                 a node's agent did not answer (AgentGone: there is none at the address)
 """
 
 from __future__ import annotations
@@ -97,6 +97,16 @@ class Diverged(AnabranchError):
     """A re-execution produced other rows than the epoch that was published."""
 
     exit_code = 6
+
+
+class StoreError(AnabranchError):
+    """A store cannot be used as asked: unknown, not permitted, full, or held by another writer."""
+
+    exit_code = 7
+
+
+class StoreUnavailable(StoreError):
+    """A store cannot be reached just now; trying again may help."""
 
 
 class UnitFailed(AnabranchError):
