@@ -19,6 +19,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from anabranch.durable import TEMPORARY_PREFIX, fsync_directory, write_atomic, write_temporary
@@ -43,7 +44,7 @@ class FilePerKeyStore:
     def __init__(self, directory: Path, *, writing: bool = True) -> None:
         self._items = directory / "items"
         self._intents = directory / "intents"
-        self._lock = threading.Lock()
+        self._turn = _Turn()
         self._known_directories: set[Path] = set()
         self._unfinished = False
         self._writer: WriterLock | None = None
@@ -58,22 +59,29 @@ class FilePerKeyStore:
         check_batch(batch)
         if self._writer is None:
             raise StoreError(f"{self._items.parent} is open for reading only")
-        with self._lock:
-            try:
-                self._write(batch)
-            except OSError as error:
-                raise not_written(self._items.parent, error) from error
+        if not batch:
+            return
+        try:
+            if len(batch) > 1 or None in batch.values() or not self._write_single(*next(iter(batch.items()))):
+                with self._turn.alone():
+                    self._recover_unfinished()
+                    self._write_several(batch)
+        except OSError as error:
+            raise not_written(self._items.parent, error) from error
 
-    def _write(self, batch: Mapping[str, bytes | None]) -> None:
-        if self._unfinished:
-            # A batch failed half-way through; it is decided, and must come before this one.
-            self._recover()
-        if len(batch) == 1 and (value := next(iter(batch.values()))) is not None:
-            path = self._path(next(iter(batch)))
+    def _write_single(self, key: str, value: bytes | None) -> bool:
+        """Write one value beside others; not while a batch is decided but not carried out, which would undo it."""
+        with self._turn.shared():
+            if self._unfinished:
+                return False
+            path = self._path(key)
             self._make_directories(path.parent)
-            write_atomic(path, framed(value))
-        elif batch:
-            self._write_several(batch)
+            write_atomic(path, framed(value or b""))
+            return True
+
+    def _recover_unfinished(self) -> None:
+        if self._unfinished:
+            self._recover()
 
     def _write_several(self, batch: Mapping[str, bytes | None]) -> None:
         aside: dict[str, str | None] = {}
@@ -175,6 +183,33 @@ class FilePerKeyStore:
             path.mkdir(exist_ok=True)
             fsync_directory(path.parent)
         self._known_directories.update(missing or [directory])
+
+
+class _Turn:
+    """Many single values at a time, or one batch alone."""
+
+    def __init__(self) -> None:
+        self._alone = threading.Lock()
+        self._sharing = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        with self._alone, self._changed:
+            self._sharing += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._sharing -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        with self._alone:
+            with self._changed:
+                self._changed.wait_for(lambda: self._sharing == 0)
+            yield
 
 
 def _intent(directory: Path) -> dict[str, str | None]:
