@@ -1,0 +1,100 @@
+"""Bringing a version back: the directory of a run, as it was at an epoch, anywhere.
+
+Lazily: only the files that the version names are fetched, when they are needed. Eagerly: a standby calls
+`WarmCopy.refresh` from time to time; then nearly everything is already there, and taking over fetches the rest.
+Every file is checked against the record before the directory gets its name: a version comes back whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+from pathlib import Path
+
+from anabranch.durable import TEMPORARY_PREFIX
+from anabranch.errors import Corrupt
+from anabranch.keeper.version import PREFIX, KeptFile, Version, decode
+from anabranch.store.store import Store
+
+
+def newest_version(store: Store) -> Version | None:
+    """Return the newest version of a run's store, None if there is none."""
+    for key in reversed(store.keys(PREFIX)):
+        record = store.read(key)
+        if record is not None:
+            return decode(record, key)
+    return None
+
+
+def fetch(store: Store, file: KeptFile) -> bytes:
+    """Return a file of a version; `Corrupt` if it is missing or not what was kept."""
+    pieces = []
+    for key in file.keys():  # noqa: SIM118  a method
+        piece = store.read(key)
+        if piece is None:
+            raise Corrupt(f"the store lacks {key!r}, though a version names it", hint="try an older version")
+        pieces.append(piece)
+    content = b"".join(pieces)
+    if len(content) != file.size_bytes or zlib.crc32(content) != file.crc:
+        raise Corrupt(f"{file.path!r} in the store was altered: its size or checksum is not the version's")
+    return content
+
+
+def materialise(store: Store, version: Version, directory: Path, *, have: Path | None = None) -> None:
+    """Rebuild a run's directory at a version; it appears whole or not at all. `have` is a warm copy, if any."""
+    unfinished = directory.with_name(f"{TEMPORARY_PREFIX}{directory.name}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    for file in version.files:
+        target = unfinished / _checked(file.path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        warm = None if have is None else have / file.path
+        if warm is not None and _is(warm, file):
+            os.link(warm, target)
+        else:
+            target.write_bytes(fetch(store, file))
+    unfinished.rename(directory)
+
+
+class WarmCopy:
+    """A directory that follows the newest version of a run."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.version: Version | None = None
+
+    def refresh(self, store: Store) -> Version | None:
+        """Fetch what the newest version has and the copy lacks; drop what it no longer names."""
+        version = newest_version(store)
+        if version is None or version == self.version:
+            return self.version
+        for file in version.files:
+            target = self.directory / _checked(file.path)
+            if not _is(target, file):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                aside = target.with_name(f"{TEMPORARY_PREFIX}{target.name}")
+                aside.write_bytes(fetch(store, file))
+                os.replace(aside, target)
+        named = {file.path for file in version.files}
+        for directory, _, names in os.walk(self.directory):
+            for name in names:
+                path = os.path.join(directory, name)
+                if os.path.relpath(path, self.directory) not in named:
+                    os.unlink(path)
+        self.version = version
+        return version
+
+
+def _checked(path: str) -> str:
+    """Refuse a path that leaves the directory: a record is data, whoever wrote it."""
+    if os.path.isabs(path) or ".." in Path(path).parts:
+        raise Corrupt(f"a version names the file {path!r}, which is outside of its directory")
+    return path
+
+
+def _is(path: Path, file: KeptFile) -> bool:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return False
+    return len(content) == file.size_bytes and zlib.crc32(content) == file.crc

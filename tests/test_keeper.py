@@ -1,0 +1,398 @@
+"""The keeper without Spark: what a version holds, that chains never break, and that slow stores only coalesce."""
+
+import os
+import threading
+
+import pytest
+
+from anabranch.clock import SystemClock
+from anabranch.errors import Corrupt, StoreUnavailable
+from anabranch.keeper.calibration import Trigger, calibrated, due
+from anabranch.keeper.contents import CommitContents
+from anabranch.keeper.keeper import Keeper, KeeperOptions
+from anabranch.keeper.restoring import WarmCopy, fetch, materialise, newest_version
+from anabranch.keeper.version import PIECE_BYTES, KeptFile, Version, decode
+from anabranch.store.memory import MemoryStore
+from anabranch.testing.store_suite import contents
+from anabranch.testing.wait import wait_until
+from fake_checkpoint import FakeCheckpoint
+
+TIMEOUT_S = 60.0
+
+
+def names(paths, *, state_only=True):
+    """Return what kinds of files there are: version and kind of state files, logs as they are."""
+    found = []
+    for path in paths:
+        name = os.path.basename(path)
+        if name.endswith((".changelog", ".zip")):
+            found.append(f"{name.partition('_')[0]}{os.path.splitext(name)[1]}")
+        elif name.endswith(".sst"):
+            found.append(f"{int(name[:6])}.sst")
+        elif not state_only:
+            found.append(path)
+    return sorted(found)
+
+
+# What a commit needs
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    return FakeCheckpoint(tmp_path / "run" / "checkpoint", partitions=1)
+
+
+def test_without_a_snapshot_all_changelogs_are_needed(checkpoint):
+    """From the first version on: every changelog, the schemas, the last two plans and every commit of the chain."""
+    for epoch in range(3):
+        checkpoint.commit(epoch)
+    found = CommitContents(checkpoint.path).files(2)
+    assert names(found) == ["1.changelog", "2.changelog", "3.changelog"]
+    assert {path for path in found if "state" not in path} == {
+        *("metadata", "offsets/1", "offsets/2", "commits/0", "commits/1", "commits/2")
+    }
+    assert {path for path in found if "/_" in path} == {*("state/0/_metadata/metadata", "state/0/0/_metadata/schema")}
+
+
+def test_a_snapshot_ends_the_chain(checkpoint):
+    """Behind the newest snapshot nothing is needed; it brings its own files."""
+    for epoch in range(5):
+        checkpoint.commit(epoch)
+        if epoch in (1, 3):
+            checkpoint.snapshot()
+    files = CommitContents(checkpoint.path).files
+    assert names(files(4)) == ["4.sst", "4.zip", "5.changelog"]
+    assert names(files(3)) == ["4.sst", "4.zip"]
+    assert names(files(2)) == ["2.sst", "2.zip", "3.changelog"]
+
+
+def test_a_snapshot_without_its_files_is_not_used(checkpoint):
+    """A snapshot that is not whole is passed over: the changelogs lead to the one before."""
+    for epoch in range(4):
+        checkpoint.commit(epoch)
+        if epoch in (0, 2):
+            checkpoint.snapshot(missing=epoch == 2)
+    assert names(CommitContents(checkpoint.path).files(3)) == [
+        *("1.sst", "1.zip", "2.changelog", "3.changelog", "4.changelog")
+    ]
+
+
+def test_files_of_another_attempt_are_left_out(checkpoint):
+    """A state file whose id no commit names belongs to an execution that was repeated."""
+    checkpoint.commit(0)
+    store = checkpoint.stores[0]
+    (store / "1_00000000-0000-0000-0000-000000000000.changelog").write_bytes(b"other")
+    (store / "2_00000000-0000-0000-0000-000000000000.changelog").write_bytes(b"later")
+    assert [path for path in CommitContents(checkpoint.path).files(0) if "00000000-" in path] == []
+
+
+def test_every_store_of_a_join_is_kept(tmp_path):
+    """A join has several stores in a partition; all of them are needed."""
+    stores = ("left-keyToNumValues", "right-keyToNumValues")
+    checkpoint = FakeCheckpoint(tmp_path / "checkpoint", partitions=2, stores=stores)
+    checkpoint.commit(0)
+    found = [path for path in CommitContents(checkpoint.path).files(0) if path.endswith(".changelog")]
+    assert sorted(os.path.dirname(path) for path in found) == [
+        f"state/0/{partition}/{store}" for partition in (0, 1) for store in stores
+    ]
+
+
+@pytest.mark.parametrize("lost", ["changelog", "commit", "plan", "metadata", "partition"])
+def test_a_broken_chain_is_found_out(checkpoint, lost):
+    """A commit that cannot be restored is an error that names what is missing."""
+    for epoch in range(3):
+        checkpoint.commit(epoch)
+    if lost == "changelog":
+        next(checkpoint.stores[0].glob("2_*.changelog")).unlink()
+    elif lost == "partition":
+        checkpoint.stores[0].rename(checkpoint.path / "elsewhere")
+    else:
+        path = {"commit": "commits/1", "plan": "offsets/1", "metadata": "metadata"}[lost]
+        (checkpoint.path / path).unlink()
+    with pytest.raises(Corrupt):
+        CommitContents(checkpoint.path).files(2)
+
+
+# Records
+
+
+def test_a_record_comes_back_or_is_refused():
+    """A version's record is read as it was written; any changed byte is noticed, and so is another format."""
+    version = Version("counts", "r000001.0a1b2c3d", 7, 3, 5.5, (KeptFile("checkpoint/metadata", 10, 99),))
+    record = version.encode()
+    assert decode(record, "here") == version
+    for position in range(len(record)):
+        altered = bytearray(record)
+        altered[position] ^= 1
+        with pytest.raises(Corrupt):
+            decode(bytes(altered), "here")
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "pieces"), [(0, 1), (1, 1), (PIECE_BYTES, 1), (PIECE_BYTES + 1, 2), (3 * PIECE_BYTES, 3)]
+)
+def test_large_files_are_cut_into_pieces(size_bytes, pieces):
+    """A file has a piece per mebibyte, and an empty one has one."""
+    assert len(KeptFile("a", size_bytes, 0).keys()) == pieces
+
+
+# When
+
+
+@pytest.mark.parametrize(
+    ("trigger", "epochs", "seconds", "stretch", "expected"),
+    [
+        (Trigger(), 1, 0.0, 1.0, True),
+        (Trigger(), 0, 99.0, 1.0, False),
+        (Trigger(5), 4, 99.0, 1.0, False),
+        (Trigger(5), 5, 0.0, 1.0, True),
+        (Trigger(5), 9, 0.0, 2.0, False),
+        (Trigger(5), 10, 0.0, 2.0, True),
+        (Trigger(None, 2.0), 1, 1.9, 1.0, False),
+        (Trigger(None, 2.0), 1, 2.0, 1.0, True),
+        (Trigger(None, 2.0), 1, 3.0, 2.0, False),
+        (Trigger(5, 2.0), 1, 2.0, 1.0, True),
+    ],
+)
+def test_when_a_version_is_due(trigger, epochs, seconds, stretch, expected):
+    """Every n epochs or t seconds, further apart for a store that is stretched, and never without anything new."""
+    assert due(trigger, epochs=epochs, seconds=seconds, stretch=stretch) is expected
+
+
+def test_a_busy_store_is_given_time_and_gets_back():
+    """The distance doubles while a store is busy, up to a bound, stays in between, and halves when it is idle."""
+    stretch, seen = 1.0, []
+    for busy_s in [0.9] * 8 + [0.5] + [0.1] * 8:
+        stretch = calibrated(stretch, busy_s=busy_s, elapsed_s=1.0)
+        seen.append(stretch)
+    assert seen == [2, 4, 8, 16, 32, 64, 64, 64, 64, 32, 16, 8, 4, 2, 1, 1, 1]
+
+
+# Shipping
+
+
+class Kept:
+    """A fake checkpoint, a keeper over some stores, and what was shipped."""
+
+    def __init__(self, directory, stores, **options):
+        self.run_directory = directory / "run"
+        self.checkpoint = FakeCheckpoint(self.run_directory / "checkpoint")
+        self.shipped = []
+        self.keeper = Keeper(
+            stores,
+            KeeperOptions("counts", "r000001.0a1b2c3d", self.run_directory, **options),
+            SystemClock(),
+            shipped=lambda name, version: self.shipped.append((name, version.epoch)),
+        )
+        for lane in self.keeper._lanes.values():
+            lane.start()
+
+    def ship(self, epoch, **options):
+        self.checkpoint.commit(epoch, **options)
+        self.keeper.look()
+        wait_until(lambda: self.keeper.shipped_epoch() >= epoch, TIMEOUT_S, f"version {epoch}")
+
+
+@pytest.fixture
+def keep(tmp_path):
+    kept = []
+
+    def begin(stores, **options):
+        kept.append(Kept(tmp_path, stores, **options))
+        return kept[-1]
+
+    yield begin
+    for some in kept:
+        some.keeper.stop()
+
+
+def restored(store, directory):
+    version = newest_version(store)
+    materialise(store, version, directory)
+    return version
+
+
+def tree(directory, paths):
+    return {path: (directory / path).read_bytes() for path in paths}
+
+
+def test_every_version_comes_back_as_it_was(keep, tmp_path):
+    """Whatever came before, what is restored is what the commit needed, byte for byte, and nothing else."""
+    store = MemoryStore()
+    kept = keep({"a": store})
+    for epoch in range(12):
+        kept.ship(epoch, size=20 if epoch != 5 else 70_000)
+        needed = {f"checkpoint/{path}" for path in CommitContents(kept.checkpoint.path).files(epoch)}
+        place = tmp_path / f"restored-{epoch}"
+        assert restored(store, place).epoch == epoch
+        found = {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()}
+        assert found == needed
+        assert tree(place, needed) == tree(kept.run_directory, needed)
+        if epoch % 4 == 3:
+            kept.checkpoint.snapshot()
+
+
+def test_old_versions_are_collected(keep):
+    """The store keeps two versions and the files they name; nothing else stays, here or there."""
+    store = MemoryStore()
+    kept = keep({"a": store})
+    for epoch in range(30):
+        kept.ship(epoch)
+        if epoch % 5 == 4:
+            kept.checkpoint.snapshot()
+            kept.checkpoint.clean(before=max(0, epoch - 6))
+    assert store.keys("versions/") == ["versions/000000000028", "versions/000000000029"]
+    versions = [decode(store.read(key), key) for key in store.keys("versions/")]
+    named = [file for version in versions for file in version.files]
+    assert set(store.keys("files/")) == set().union(*(file.keys() for file in named))
+    wait_until(
+        lambda: not [p for p in (kept.run_directory / "kept").rglob("*") if p.is_file()], TIMEOUT_S, "links gone"
+    )
+
+
+class SlowStore:
+    """Lets nothing through until it is told to; fails as often as asked."""
+
+    durability = MemoryStore.durability
+
+    def __init__(self):
+        self.inner = MemoryStore()
+        self.gate = threading.Event()
+        self.failures = 0
+
+    def write(self, batch):
+        assert self.gate.wait(TIMEOUT_S)
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailable("not now")
+        self.inner.write(batch)
+
+    def read(self, key):
+        return self.inner.read(key)
+
+    def keys(self, prefix=""):
+        return self.inner.keys(prefix)
+
+    def close(self):
+        self.gate.set()
+
+
+def test_a_slow_store_coalesces_and_breaks_no_chain(keep, tmp_path):
+    """While a store is busy versions replace each other, Spark cleans up, and what is stored in the end is whole."""
+    slow, fast = SlowStore(), MemoryStore()
+    kept = keep({"slow": slow, "fast": fast})
+    kept.checkpoint.commit(0)
+    kept.keeper.look()
+    wait_until(lambda: kept.keeper._lanes["slow"]._waiting is None, TIMEOUT_S, "the slow store's reader")
+    for epoch in range(1, 10):
+        kept.checkpoint.commit(epoch)
+        kept.keeper.look()
+        wait_until(lambda epoch=epoch: ("fast", epoch) in kept.shipped, TIMEOUT_S, "the fast store")
+    needed = tree(kept.run_directory, [f.path for f in newest_version(fast).files])
+    kept.checkpoint.commit(10)
+    kept.checkpoint.snapshot(6)
+    kept.checkpoint.clean(before=6)
+    slow.gate.set()
+    wait_until(lambda: ("slow", 9) in kept.shipped, TIMEOUT_S, "the slow store")
+    assert [epoch for name, epoch in kept.shipped if name == "slow"] == [0, 9]
+    assert kept.keeper.counters()["slow"].coalesced == 8
+    version = restored(slow, tmp_path / "restored")
+    assert tree(tmp_path / "restored", [f.path for f in version.files]) == needed
+
+
+def test_a_store_that_fails_is_asked_again(keep, tmp_path):
+    """Errors are counted and shown while they last; afterwards nothing is missing."""
+    store = SlowStore()
+    store.failures = 3
+    kept = keep({"a": store})
+    kept.checkpoint.commit(0)
+    kept.keeper.look()
+    store.gate.set()
+    wait_until(lambda: kept.keeper.shipped_epoch() == 0, TIMEOUT_S, "version 0")
+    assert (store.failures, kept.keeper.counters()["a"].error) == (0, None)
+    assert restored(store, tmp_path / "restored").epoch == 0
+
+
+def test_nothing_is_visible_before_the_record(keep):
+    """Pieces of a version that is not closed are no version."""
+    store = MemoryStore()
+    kept = keep({"a": store})
+    kept.ship(0)
+    seen = []
+    real = store.write
+
+    def write(batch):
+        real(batch)
+        seen.append((newest_version(store).epoch, f"versions/{1:012d}" in batch))
+
+    store.write = write
+    kept.ship(1, size=120_000)
+    assert seen[:-1] == [(0, False)] * (len(seen) - 1)
+    assert len(seen) > 1
+    assert seen[-1] == (1, True)
+    for file in newest_version(store).files:
+        fetch(store, file)
+
+
+def test_the_last_commit_is_shipped_in_the_end(tmp_path):
+    """However rare versions are, finishing ships the newest commit."""
+    store = MemoryStore()
+    kept = Kept(tmp_path, {"a": store}, trigger=Trigger(100))
+    kept.keeper._thread.start()
+    for epoch in range(5):
+        kept.checkpoint.commit(epoch)
+    assert kept.keeper.finish(TIMEOUT_S)
+    assert newest_version(store).epoch == 4
+    kept.keeper.stop()
+
+
+# Restoring
+
+
+@pytest.mark.parametrize("damage", ["missing", "altered"])
+def test_damage_is_found_before_the_directory_appears(keep, tmp_path, damage):
+    """A version that lacks a byte is not restored, and leaves no directory behind."""
+    store = MemoryStore()
+    kept = keep({"a": store})
+    kept.ship(0)
+    key = next(key for key in store.keys("files/") if key.endswith(".changelog"))
+    store.write({key: None if damage == "missing" else store.read(key)[:-1] + b"?"})
+    with pytest.raises(Corrupt):
+        restored(store, tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
+
+
+@pytest.mark.parametrize("path", ["../outside", "/etc/passwd", "a/../../b"])
+def test_a_record_cannot_name_files_elsewhere(tmp_path, path):
+    """A record that came from anywhere cannot write outside of the directory."""
+    store = MemoryStore()
+    store._values["files/x"] = b""
+    version = Version("counts", "r", 0, 0, 0.0, (KeptFile(path, 0, 0),))
+    with pytest.raises(Corrupt, match="outside"):
+        materialise(store, version, tmp_path / "restored")
+
+
+def test_a_warm_copy_follows_and_saves_fetching(keep, tmp_path):
+    """A copy that is refreshed holds the newest version, and restoring from it fetches only what is new."""
+    store = MemoryStore()
+    kept = keep({"a": store})
+    warm = WarmCopy(tmp_path / "warm")
+    assert warm.refresh(store) is None
+    for epoch in range(8):
+        kept.ship(epoch)
+        if epoch == 4:
+            kept.checkpoint.snapshot()
+        assert warm.refresh(store).epoch == epoch
+        held = {str(path.relative_to(warm.directory)) for path in warm.directory.rglob("*") if path.is_file()}
+        assert held == {file.path for file in newest_version(store).files}
+    kept.ship(8)
+    fetched = []
+    real = store.read
+    store.read = lambda key: fetched.append(key) or real(key)
+    version = newest_version(store)
+    materialise(store, version, tmp_path / "restored", have=warm.directory)
+    assert len([key for key in fetched if key.startswith("files/")]) < len(version.files) / 2
+    assert tree(tmp_path / "restored", [f.path for f in version.files]) == tree(
+        kept.run_directory, [f.path for f in version.files]
+    )
+    assert contents(store)
