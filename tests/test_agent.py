@@ -13,7 +13,7 @@ import threading
 
 import pytest
 
-from anabranch import node
+from anabranch import presence
 from anabranch.agent import Agent, ask
 from anabranch.errors import AgentError, AgentGone, InUse
 from anabranch.work import Work
@@ -233,7 +233,7 @@ def test_a_live_agent_holds_the_directory(tmp_path, agents):
     work = Work.create(tmp_path)
     path = announce(work, agents(work.token()))
     with pytest.raises(InUse, match=r"in use by node-1 \(process 4711\), so node-2 cannot run") as caught:
-        node.refuse_if_used(work, "node-2")
+        presence.refuse_if_used(work, "node-2")
     assert "anabranch stop" in caught.value.hint
     assert path.exists()
 
@@ -245,7 +245,7 @@ def test_a_dead_announcement_does_not_hold_the_directory(tmp_path, agents, who):
     path = announce(work, dead_address() if who == "nobody" else agents("another token"), pid=os.getpid())
     if who == "a torn announcement":
         path.write_text(path.read_text()[:20])
-    node.refuse_if_used(work, "node-2")
+    presence.refuse_if_used(work, "node-2")
     assert not path.exists()
 
 
@@ -264,7 +264,7 @@ def test_another_service_on_the_port_does_not_hold_the_directory(tmp_path):
         thread.start()
         path = announce(work, "{}:{}".format(*server.getsockname()))
         try:
-            node.refuse_if_used(work, "node-2")
+            presence.refuse_if_used(work, "node-2")
         finally:
             thread.join()
     assert not path.exists()
@@ -272,12 +272,12 @@ def test_another_service_on_the_port_does_not_hold_the_directory(tmp_path):
 
 def test_a_paused_agent_holds_the_directory(tmp_path, monkeypatch):
     """A node that is stopped in its tracks accepts and never answers: it may go on any moment, so nobody else may."""
-    monkeypatch.setattr(node, "ask", functools.partial(ask, timeout_s=0.05))
+    monkeypatch.setattr(presence, "ask", functools.partial(ask, timeout_s=0.05))
     work = Work.create(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as server:
         path = announce(work, "{}:{}".format(*server.getsockname()))
         with pytest.raises(InUse, match=r"node-1 \(process 4711\) holds .* but does not answer") as caught:
-            node.refuse_if_used(work, "node-2")
+            presence.refuse_if_used(work, "node-2")
     assert "kill 4711" in caught.value.hint
     assert path.exists()
 
@@ -289,5 +289,5 @@ def test_an_error_that_was_left_behind_is_not_an_announcement(tmp_path):
     left.write_text(json.dumps({"message": "it broke"}))
     path = announce(work, dead_address())
     assert work.announcements() == [path]
-    node.refuse_if_used(work, "node-2")
+    presence.refuse_if_used(work, "node-2")
     assert (left.exists(), path.exists()) == (True, False)

@@ -23,16 +23,16 @@ LAYERS = (
     "ledger store",
     (
         "sources sinks channel keeper guarantee pipeline segments settings lease detector placement "
-        "checkpoint execution plans failures loading"
+        "checkpoint execution plans failures loading strategies"
     ),
-    "unit session strategies planner pacing pacer delivery",
-    "node node_process agent work assembly",
+    "unit session planner pacing pacer delivery keeping",
+    "node node_process agent work assembly presence",
     "oracle launcher reading status watching",
     "cli chaos bench testing",
 )
 LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names.split()}
 # The package itself, `import anabranch as ab`, re-exports what users touch; whoever uses it that way stands above.
-LAYER_OF_PACKAGE = LAYER_OF["strategies"]
+LAYER_OF_PACKAGE = LAYER_OF["unit"]
 
 
 @cache

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from anabranch.errors import AnabranchError
 from anabranch.ledger.directory import DirectoryLedger
-from anabranch.node import NodeOptions, refuse_if_used
+from anabranch.node import NodeOptions
 from anabranch.node_process import EXIT_CRASHED, encode_options, error_path
+from anabranch.presence import refuse_if_used
 from anabranch.work import Work
 
 # A node that dies this often without an epoch in between will not live the next time either.

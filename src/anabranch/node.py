@@ -17,21 +17,23 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from anabranch.agent import Agent, ask
+from anabranch.agent import Agent
 from anabranch.assembly import Assembly, Plan
 from anabranch.channel.channel import Channel
 from anabranch.channel.manifest import Manifest
 from anabranch.clock import Clock, SystemClock
 from anabranch.delivery import Delivery
 from anabranch.durable import write_atomic
-from anabranch.errors import AgentError, AgentGone, AnabranchError, Deposed, Diverged, InUse, SinkError, UnitFailed
+from anabranch.errors import AnabranchError, Deposed, Diverged, SinkError, UnitFailed
 from anabranch.failures import Failure, judge
+from anabranch.keeping import Keepers
 from anabranch.lease import Holder
 from anabranch.loading import load_pipeline
 from anabranch.pacer import Downstream, PacedSource, Pacer, noted_position
 from anabranch.pacing import trim_floor
 from anabranch.plans import spark_message
-from anabranch.segments import consumers, cut, depth
+from anabranch.presence import refuse_if_used
+from anabranch.segments import consumers, cut, depth, strategies
 from anabranch.session import SessionOptions, build_session
 from anabranch.sinks.sink import Delivery as SinkDelivery
 from anabranch.sources.locate import locate_record, malformed_record
@@ -73,7 +75,9 @@ class Node:
         self._graph = load_pipeline(options.file).graph()
         self._segments = cut(self._graph)
         self._consumers = consumers(self._graph, self._segments)
+        protected = {} if options.replay else strategies(self._graph, self._segments)
         self._work = Work.create(options.work)
+        self._keepers = Keepers(protected, self._clock, self._work.note)
         self._wake = threading.Condition()
         self._units: dict[str, Unit] = {}
         self._deliveries: dict[str, Delivery] = {}
@@ -133,6 +137,7 @@ class Node:
                 delivery.stop()
             for unit in self._units.values():
                 unit.stop()
+            self._keepers.finish(in_order=self._stop == "drain" or self._last_epoch is not None)
             spark.stop()
 
     def _session(self) -> SparkSession:
@@ -173,9 +178,10 @@ class Node:
         unit = Unit(
             plan.built, place, events, run=plan.run, generation=self._leases[name].generation, clock=self._clock
         )
-        unit.prepare()
+        unit.prepare(lambda directory: self._keepers.restore(name, directory))
         self._units[name] = unit
         unit.start(spark)
+        self._keepers.begin(name, plan.run, unit.directory)
 
     def _on_release(self, unit: str, manifest: Manifest) -> None:
         if manifest.producer.run == self._units[unit].run:
@@ -290,6 +296,9 @@ class Node:
                 failure = delivery.failure()
                 if failure is not None:
                     raise _sink_failure(delivery.name, delivery.delivered + 1, failure)
+            failure = self._keepers.failure()
+            if failure is not None:
+                raise failure
             now_s = self._clock.steady_s()
             if now_s - kept_house_s >= _HOUSEKEEPING_S:
                 self._check_leases()
@@ -314,7 +323,7 @@ class Node:
 
     def _trim(self, *, sweep: bool) -> None:
         for unit in self._units.values():
-            unit.declare_safe()
+            unit.declare_safe(self._keepers.kept_epoch(unit.name))
         for delivery in self._deliveries.values():
             delivery.declare_safe()
         if self._options.replay:
@@ -347,6 +356,7 @@ class Node:
                 "generation": self._leases[name].generation,
                 "epoch": unit.committed(),
                 "temperature": None,
+                "stores": self._keepers.status(name),
             }
             for name, unit in dict(self._units).items()
         ]
@@ -355,27 +365,6 @@ class Node:
     def _on_stop(self, body: dict[str, Any]) -> dict[str, Any]:
         self._stop = "now" if body.get("now") else self._stop or "drain"
         return {"stopping": self._stop}
-
-
-def refuse_if_used(work: Work, name: str) -> None:
-    """Ask the agents, not a pid file: `InUse` if a node of this directory answers; forget the ones that do not."""
-    for path in work.announcements():
-        try:
-            record = json.loads(path.read_bytes())
-            holder = f"{record['name']} (process {record['pid']})"
-            ask(record["address"], work.token(), "ping")
-        except (AgentGone, ValueError, KeyError, TypeError, FileNotFoundError):
-            path.unlink(missing_ok=True)
-            continue
-        except AgentError as error:
-            raise InUse(
-                f"{holder} holds {work.path} but does not answer",
-                hint=f"it may be paused or overloaded; if it is not wanted any more, kill {record['pid']}",
-            ) from error
-        raise InUse(
-            f"{work.path} is in use by {holder}, so {name} cannot run on it",
-            hint="`anabranch stop` ends it; `anabranch status` shows it; --work DIR uses another directory",
-        )
 
 
 def _last(channel: Channel) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -18,12 +18,14 @@ from anabranch.errors import PipelineError
 from anabranch.settings import Settings
 from anabranch.sinks.sink import Sink
 from anabranch.sources.source import Source
+from anabranch.strategies import PassiveStandby
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 OutputMode = Literal["append", "update", "complete"]
 Guarantee = Literal["precise", "no-loss", "gap"]
+Strategy = PassiveStandby
 StepFunction = Callable[..., "DataFrame"]
 _NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 
@@ -90,6 +92,7 @@ class Graph:
     sources: dict[str, SourceNode]
     steps: dict[str, StepNode]
     sinks: dict[str, SinkNode]
+    strategies: dict[str | None, Strategy] = field(default_factory=dict)
 
 
 class Pipeline:
@@ -100,6 +103,7 @@ class Pipeline:
         self.name = name
         self.settings = settings or Settings()
         self._guarantee: Guarantee | None = None
+        self._strategies: dict[str | None, Strategy] = {}
         self._sources: dict[str, SourceNode] = {}
         self._steps: dict[str, StepNode] = {}
         self._sinks: dict[str, SinkNode] = {}
@@ -156,11 +160,26 @@ class Pipeline:
             number += 1
         self._sinks[unique] = SinkNode(unique, name, sink)
 
-    def protect(self, *, guarantee: Guarantee | None = None) -> None:
-        """Ask for a guarantee; with "precise" a segment that re-executes to other rows stops instead of going on."""
+    def protect(
+        self,
+        step: Stream | str | None = None,
+        *,
+        strategy: Strategy | None = None,
+        guarantee: Guarantee | None = None,
+    ) -> None:
+        """Protect one step's segment, without a step all of them.
+
+        `strategy` is how, such as `ab.PassiveStandby(store="log:DIR")`. With `guarantee="precise"` a segment that
+        re-executes to other rows stops instead of going on.
+        """
         if guarantee is not None and guarantee not in get_args(Guarantee):
             raise PipelineError(f"guarantee {guarantee!r} is not known", hint=f"use one of {get_args(Guarantee)}")
-        self._guarantee = guarantee
+        if strategy is not None:
+            if not isinstance(strategy, PassiveStandby):
+                raise PipelineError(f"strategy {strategy!r} is not known", hint="use ab.PassiveStandby(store=…)")
+            self._strategies[_stream_name("protect", step) if step is not None else None] = strategy
+        if guarantee is not None:
+            self._guarantee = guarantee
 
     def graph(self) -> Graph:
         """Check the whole pipeline and return it as frozen data."""
@@ -188,9 +207,24 @@ class Pipeline:
                     f"a sink reads the source {sink.stream!r} directly",
                     hint="put a step in between, such as one that returns its input",
                 )
+        self._check_protected()
         return Graph(
-            self.name, self.settings, self._guarantee, dict(self._sources), self._in_order(), dict(self._sinks)
+            name=self.name,
+            settings=self.settings,
+            guarantee=self._guarantee,
+            sources=dict(self._sources),
+            steps=self._in_order(),
+            sinks=dict(self._sinks),
+            strategies=dict(self._strategies),
         )
+
+    def _check_protected(self) -> None:
+        for name in self._strategies:
+            if name is not None and name not in self._steps:
+                raise PipelineError(
+                    f"{name!r} is protected, which is no step",
+                    hint=f"the pipeline has the steps {', '.join(self._steps)}",
+                )
 
     def _in_order(self) -> dict[str, StepNode]:
         sorter = TopologicalSorter({step.name: set(step.inputs) for step in self._steps.values()})

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anabranch.pipeline import Graph, OutputMode, StepNode
+from anabranch.errors import PipelineError
+from anabranch.pipeline import Graph, OutputMode, StepNode, Strategy
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,22 @@ def cut(graph: Graph) -> dict[str, Segment]:
         if name in connectors:
             segments[name] = _segment(graph, connectors, name)
     return segments
+
+
+def strategies(graph: Graph, segments: dict[str, Segment]) -> dict[str, Strategy]:
+    """Return the strategy of every protected segment: that of one of its steps, or else the pipeline's."""
+    found = {}
+    for segment in segments.values():
+        own = [graph.strategies[step.name] for step in segment.steps if step.name in graph.strategies]
+        if len(set(own)) > 1:
+            raise PipelineError(
+                f"steps of segment {segment.name!r} ask for different strategies",
+                hint="protect one of them, or make the others connectors",
+            )
+        chosen = own[0] if own else graph.strategies.get(None)
+        if chosen is not None:
+            found[segment.name] = chosen
+    return found
 
 
 def consumers(graph: Graph, segments: dict[str, Segment]) -> dict[str, tuple[str, ...]]:

@@ -103,8 +103,8 @@ class Unit:
         self._events = events
         self._generation = generation
         self._clock = clock
-        self._directory = place.directory / "runs" / self.run
-        self._checkpoint = self._directory / "checkpoint"
+        self.directory = place.directory / "runs" / self.run
+        self._checkpoint = self.directory / "checkpoint"
         self._started = threading.Event()
         self._internals: QueryInternals | None = None
         self._commit: Commit | None = None
@@ -112,14 +112,24 @@ class Unit:
 
     # Starting
 
-    def prepare(self) -> int:
-        """Make the run's directory; return the epoch after which it goes on."""
-        self._directory.mkdir(parents=True)
+    def prepare(self, restore: Callable[[Path], object] = lambda _: None) -> int:
+        """Make the run's directory; return the epoch after which it goes on.
+
+        `restore(directory)` is asked for a kept version if no run of this unit is left: it makes the directory of
+        a run, or nothing.
+        """
         previous = newest_commit(self._place.directory)
+        if previous is None:
+            # Run ids sort by age: this one is older than the run that goes on from it.
+            restored = self.directory.with_name(f"{self.run.partition('.')[0]}.00000000")
+            restored.parent.mkdir(parents=True, exist_ok=True)
+            restore(restored)
+            previous = newest_commit(self._place.directory)
+        self.directory.mkdir(parents=True)
         published = self._place.output.ledger.last()
         if previous is None:
             after = -1
-            (self._directory / "watermarks").mkdir()
+            (self.directory / "watermarks").mkdir()
         else:
             run, commit = previous
             after = commit.epoch
@@ -130,8 +140,8 @@ class Unit:
                     hint="the output channel was damaged; restore it from a copy",
                 )
             old = self._place.directory / "runs" / run
-            (self._directory / "watermarks").mkdir()
-            _link_watermarks(old, self._directory, commit.batch_id)
+            (self.directory / "watermarks").mkdir()
+            _link_watermarks(old, self.directory, commit.batch_id)
             link_checkpoint(old / "checkpoint", self._checkpoint, commit)
         for name, channel in self._place.inputs.items():
             if channel.ledger.floor() > after:
@@ -144,7 +154,7 @@ class Unit:
 
     def start(self, spark: SparkSession) -> None:
         """Start the query, restore its watermarks, and let data in."""
-        inputs = Inputs(self._directory, {name: self._place.inputs[name].path for name in self._built.leaves})
+        inputs = Inputs(self.directory, {name: self._place.inputs[name].path for name in self._built.leaves})
         inputs.save()
         output = self._place.output
         plan = PartsPlan(
@@ -170,11 +180,11 @@ class Unit:
         do so for the first time at the same moment corrupt it, and from then on no task of the session can be read.
         Once one has done it, the others only write the same keys again.
         """
-        self._wait_for((self._directory / "seat-0").exists)
+        self._wait_for((self.directory / "seat-0").exists)
 
     def _restore_watermarks(self, internals: QueryInternals, batch_id: int) -> None:
         self._wait_for(internals.initialised)
-        noted = json.loads((self._directory / "watermarks" / str(batch_id)).read_bytes())
+        noted = json.loads((self.directory / "watermarks" / str(batch_id)).read_bytes())
         internals.restore_operator_watermarks(noted)
 
     def _wait_for(self, ready: Callable[[], bool]) -> None:
@@ -225,7 +235,7 @@ class Unit:
             return 0
         if internals.watermarks > 1:
             noted = json.dumps(internals.operator_watermarks()).encode()
-            directory = self._directory / "watermarks"
+            directory = self.directory / "watermarks"
             write_advisory(directory / str(batch_id), noted)
             # The batch before last can no longer be the last committed one.
             (directory / str(batch_id - 2)).unlink(missing_ok=True)
@@ -242,13 +252,16 @@ class Unit:
             self._commit = Commit(batch_id, planned_batch(self._checkpoint, batch_id))
         return self._commit.epoch
 
-    def declare_safe(self) -> None:
-        """Tell every input what this unit will never need again, and drop the runs that this one replaces."""
+    def declare_safe(self, kept: int | None = None) -> None:
+        """Tell every input what this unit will never need again, and drop the runs that this one replaces.
+
+        `kept` is what its stores can restore; an epoch is safe only up to there. None: it has no store.
+        """
         epoch = self.committed()
         if epoch < 0:
             return
         for channel in self._place.inputs.values():
-            channel.declare_safe(self.name, epoch)
+            channel.declare_safe(self.name, epoch if kept is None else min(epoch, kept))
         for run in _runs(self._place.directory):
             # Run ids sort by age; one that is younger than this has taken its place.
             if run < self.run:

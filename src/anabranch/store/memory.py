@@ -11,6 +11,18 @@ _NAMED: dict[str, dict[str, bytes]] = {}
 _LOCK = threading.Lock()
 
 
+def names(prefix: str) -> list[str]:
+    """Return the names that begin with a prefix."""
+    with _LOCK:
+        return [name for name in _NAMED if name.startswith(prefix)]
+
+
+def forget(name: str) -> None:
+    """Forget a name and its values."""
+    with _LOCK:
+        _NAMED.pop(name, None)
+
+
 class MemoryStore:
     """Keys and values in a dictionary; handles of one name share it."""
 

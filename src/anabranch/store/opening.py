@@ -2,49 +2,104 @@
 
 `log:DIR` is append-only files with an index, `files:DIR` a file per key, `redis://HOST:PORT/DB` a server, and
 `memory:NAME` this process's memory.
+
+A namespace is a store of its own inside the store at an address, with its own keys and its own writer. Every run has
+one, so a process that was thought dead cannot disturb its successor.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import urllib.parse
+from collections.abc import Callable
 from pathlib import Path
 
 from anabranch.errors import StoreError
+from anabranch.store import memory
 from anabranch.store.file_per_key import FilePerKeyStore
 from anabranch.store.indexed_log import IndexedLogStore
 from anabranch.store.memory import MemoryStore
 from anabranch.store.store import Store, check_key
+from anabranch.store.writer_lock import LOCK_NAME
 
 _HINT = "use log:DIR, files:DIR, redis://HOST:PORT/DB or memory:NAME"
+_DIRECTORIES: dict[str, Callable[..., Store]] = {"log": IndexedLogStore, "files": FilePerKeyStore}
+_SERVERS = ("redis", "rediss", "unix")
 
 
-def open_store(url: str, namespace: str = "", *, writing: bool = True) -> Store:
-    """Open a store, or a part of it with a writer of its own; `StoreError` if that is not possible.
-
-    A namespace is a store of its own inside the store at `url`: it has its own keys and its own writer.
-    """
-    if namespace:
-        check_key(namespace)
-    kind, colon, rest = url.partition(":")
-    if kind in ("log", "files") and colon:
-        return _open_directory(kind, rest, namespace, writing=writing)
+def check_url(url: str) -> tuple[str, str]:
+    """Return kind and place of an address; `StoreError` if it is none. Touches nothing."""
+    kind, colon, place = str(url).partition(":")
+    if kind in _DIRECTORIES and colon:
+        if not place:
+            raise StoreError(f"'{kind}:' names no directory", hint=_HINT)
+        return kind, place
     if kind == "memory" and colon:
-        return MemoryStore(f"{rest}/{namespace}")
-    if kind in ("redis", "rediss", "unix") and rest.startswith("//"):
-        from anabranch.store.redis import RedisStore
-
-        return RedisStore(url, namespace)
+        return kind, place
+    if kind in _SERVERS and place.startswith("//"):
+        try:
+            _ = urllib.parse.urlsplit(url).port
+        except ValueError as error:
+            raise StoreError(f"{kind}://… is not the address of a Redis server: {error}", hint=_HINT) from error
+        return kind, url
     raise StoreError(f"{url!r} is not the address of a store", hint=_HINT)
 
 
-def _open_directory(kind: str, place: str, namespace: str, *, writing: bool) -> Store:
-    if not place:
-        raise StoreError(f"'{kind}:' names no directory", hint=_HINT)
-    directory = Path(place, namespace).absolute()
+def open_store(url: str, namespace: str = "", *, writing: bool = True) -> Store:
+    """Open a store, or a namespace of it; `StoreError` if that is not possible."""
+    if namespace:
+        check_key(namespace)
+    kind, place = check_url(url)
+    if kind in _DIRECTORIES:
+        return _open_directory(kind, Path(place, namespace).absolute(), writing=writing)
+    if kind == "memory":
+        return MemoryStore(f"{place}/{namespace}")
+    from anabranch.store.redis import RedisStore
+
+    return RedisStore(url, namespace)
+
+
+def namespaces(url: str, prefix: str) -> list[str]:
+    """Return the namespaces directly below a prefix such as `unit/`, sorted; empty if there are none."""
+    kind, place = check_url(url)
+    if kind in _DIRECTORIES:
+        home = Path(place, prefix)
+        try:
+            names = os.listdir(home)
+        except FileNotFoundError:
+            return []
+        return sorted(f"{prefix}{name}" for name in names if (home / name / LOCK_NAME).exists())
+    if kind == "memory":
+        return sorted(name.removeprefix(f"{place}/") for name in memory.names(f"{place}/{prefix}"))
+    from anabranch.store.redis import redis_namespaces
+
+    return redis_namespaces(url, prefix)
+
+
+def drop(url: str, namespace: str) -> None:
+    """Remove a namespace with everything in it; nobody may write it any more."""
+    check_key(namespace)
+    kind, place = check_url(url)
+    if kind in _DIRECTORIES:
+        shutil.rmtree(Path(place, namespace), ignore_errors=True)
+        return
+    store = open_store(url, namespace)
+    store.write(dict.fromkeys(store.keys()))
+    store.close()
+    if kind == "memory":
+        memory.forget(f"{place}/{namespace}")
+    else:
+        from anabranch.store.redis import forget_redis_namespace
+
+        forget_redis_namespace(url, namespace)
+
+
+def _open_directory(kind: str, directory: Path, *, writing: bool) -> Store:
     if not writing and not directory.is_dir():
         raise StoreError(f"there is no store in {directory}", hint="check the address; nothing was created")
     try:
-        opener = IndexedLogStore if kind == "log" else FilePerKeyStore
-        return opener(directory, writing=writing)
+        return _DIRECTORIES[kind](directory, writing=writing)
     except OSError as error:
         raise StoreError(
             f"{directory} cannot be opened as a store: {error.strerror or error}",

@@ -131,6 +131,22 @@ def _durability(client: redis.Redis) -> Durability:
     return Durability("server", "a power cut of the server may lose its last second (appendfsync everysec) or more")
 
 
+def redis_namespaces(url: str, prefix: str) -> list[str]:
+    """Return the namespaces of a server directly below a prefix."""
+    store = RedisStore(url, "")
+    found = {name.decode() for name in store._ask(lambda: list(store._client.scan_iter(f"anabranch:{prefix}*:format")))}  # noqa: SLF001  same module
+    store.close()
+    names = [name.removeprefix("anabranch:").removesuffix(":format") for name in found]
+    return sorted(name for name in names if "/" not in name.removeprefix(prefix))
+
+
+def forget_redis_namespace(url: str, namespace: str) -> None:
+    """Forget that a namespace existed, once it is empty."""
+    store = RedisStore(url, namespace)
+    store._ask(lambda: store._client.delete(f"{store._prefix}format", store._index))  # noqa: SLF001  same module
+    store.close()
+
+
 @functools.cache
 def _without_password(url: str) -> str:
     """Return an address that may be shown."""

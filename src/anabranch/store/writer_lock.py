@@ -8,13 +8,15 @@ from pathlib import Path
 
 from anabranch.errors import StoreError
 
+LOCK_NAME = "writer"
+
 
 class WriterLock:
     """Held by the one process that writes a store; ends with the process, whatever ends it."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(directory / "writer", os.O_RDWR | os.O_CREAT, 0o644)
+        self._descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -1,0 +1,120 @@
+"""The keepers of one node: opens the stores of protected units, and brings back what a unit has lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from anabranch.clock import Clock
+from anabranch.errors import StoreError
+from anabranch.keeper.keeper import Keeper, KeeperOptions
+from anabranch.keeper.restoring import materialise, newest_version
+from anabranch.keeper.version import Version
+from anabranch.store.opening import drop, namespaces, open_store
+from anabranch.strategies import PassiveStandby
+
+# How long an orderly end waits for stores to take the last version; without it, the next run ships it.
+FINISH_S = 30.0
+
+
+class Keepers:
+    """One keeper per protected unit."""
+
+    def __init__(self, strategies: Mapping[str, PassiveStandby], clock: Clock, note: Callable[..., None]) -> None:
+        self._strategies = strategies
+        self._clock = clock
+        self._note = note
+        self._keepers: dict[str, Keeper] = {}
+        self._runs: dict[str, str] = {}
+
+    def begin(self, unit: str, run: str, run_directory: Path) -> None:
+        """Begin to keep a run, in a namespace of its own in every store; does nothing for an unprotected unit."""
+        strategy = self._strategies.get(unit)
+        if strategy is None:
+            return
+        self.end(unit)
+        stores = {url: open_store(url, f"{unit}/{run}") for url in strategy.stores}
+        options = KeeperOptions(unit, run, run_directory, strategy.trigger)
+        self._runs[unit] = run
+        self._keepers[unit] = Keeper(stores, options, self._clock, shipped=self._on_shipped)
+        self._keepers[unit].start()
+
+    def _on_shipped(self, url: str, version: Version) -> None:
+        """Drop the former runs of a unit as soon as this one can take their place."""
+        if self._keepers[version.unit].counters()[url].versions > 1:
+            return
+        for namespace in namespaces(url, f"{version.unit}/"):
+            # Run ids sort by age; one that is younger than this has taken its place.
+            if namespace < f"{version.unit}/{version.run}":
+                drop(url, namespace)
+
+    def end(self, unit: str) -> None:
+        """Stop keeping a unit's run."""
+        keeper = self._keepers.pop(unit, None)
+        if keeper is not None:
+            keeper.stop()
+
+    def finish(self, *, in_order: bool) -> None:
+        """Stop keeping; in order means that the last commits are shipped first, if the stores take them in time."""
+        for unit, keeper in self._keepers.items():
+            if in_order and not keeper.finish(FINISH_S):
+                self._note("not kept", unit=unit, epoch=keeper.shipped_epoch(), at=self._clock.now_s())
+        for unit in list(self._keepers):
+            self.end(unit)
+
+    def kept_epoch(self, unit: str) -> int | None:
+        """Return the epoch that every store of a unit can restore, -1 if none, None if the unit has no store."""
+        keeper = self._keepers.get(unit)
+        if keeper is not None:
+            return keeper.shipped_epoch()
+        return -1 if unit in self._strategies else None
+
+    def failure(self) -> BaseException | None:
+        """Return why a keeper ended by itself, None while all go on."""
+        return next(filter(None, (keeper.failure() for keeper in self._keepers.values())), None)
+
+    def status(self, unit: str) -> list[dict[str, Any]]:
+        """Return what the stores of a unit hold and how far they are behind."""
+        keeper = self._keepers.get(unit)
+        if keeper is None:
+            return []
+        return [
+            {"store": url, **asdict(counters), "lag_epochs": counters.lag_epochs}
+            for url, counters in keeper.counters().items()
+        ]
+
+    def restore(self, unit: str, directory: Path) -> Version | None:
+        """Rebuild a unit's directory at the newest version of any of its stores; None if there is none."""
+        strategy = self._strategies.get(unit)
+        return None if strategy is None else restore_unit(strategy.stores, unit, directory)
+
+
+def restore_unit(stores: tuple[str, ...], unit: str, directory: Path) -> Version | None:
+    """Rebuild a unit's directory at the newest version that any store has."""
+    found: list[tuple[int, str, str]] = []
+    problems: list[StoreError] = []
+    for url in stores:
+        try:
+            for namespace in namespaces(url, f"{unit}/"):
+                store = open_store(url, namespace, writing=False)
+                version = newest_version(store)
+                store.close()
+                if version is not None:
+                    found.append((version.epoch, namespace, url))
+        except StoreError as error:
+            problems.append(error)
+    if not found:
+        if problems:
+            raise problems[0]
+        return None
+    _, namespace, url = max(found)
+    store = open_store(url, namespace, writing=False)
+    try:
+        newest = newest_version(store)
+        if newest is not None:
+            materialise(store, newest, directory)
+        return newest
+    finally:
+        store.close()

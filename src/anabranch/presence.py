@@ -1,0 +1,30 @@
+"""Who is there: a work directory is in use while a node of it answers."""
+
+from __future__ import annotations
+
+import json
+
+from anabranch.agent import ask
+from anabranch.errors import AgentError, AgentGone, InUse
+from anabranch.work import Work
+
+
+def refuse_if_used(work: Work, name: str) -> None:
+    """Ask the agents, not a pid file: `InUse` if a node of this directory answers; forget the ones that do not."""
+    for path in work.announcements():
+        try:
+            record = json.loads(path.read_bytes())
+            holder = f"{record['name']} (process {record['pid']})"
+            ask(record["address"], work.token(), "ping")
+        except (AgentGone, ValueError, KeyError, TypeError, FileNotFoundError):
+            path.unlink(missing_ok=True)
+            continue
+        except AgentError as error:
+            raise InUse(
+                f"{holder} holds {work.path} but does not answer",
+                hint=f"it may be paused or overloaded; if it is not wanted any more, kill {record['pid']}",
+            ) from error
+        raise InUse(
+            f"{work.path} is in use by {holder}, so {name} cannot run on it",
+            hint="`anabranch stop` ends it; `anabranch status` shows it; --work DIR uses another directory",
+        )
