@@ -73,7 +73,11 @@ class Bench:
         self.output: Channel | None = None
         self.diverged: list[Exception] = []
 
-    def start(self, released: Callable[[str, Manifest], None] = lambda _unit, _manifest: None) -> Unit:
+    def start(
+        self,
+        released: Callable[[str, Manifest], None] = lambda _unit, _manifest: None,
+        restore: Callable[[Path], object] = lambda _: None,
+    ) -> Unit:
         """Start a new run of the unit, as a node does."""
         home = self.directory / "units" / "result"
         run = new_run(home)
@@ -82,7 +86,7 @@ class Bench:
         place = UnitPlace(home, self.inputs, self.output)
         events = UnitEvents(released=released, diverged=self.diverged.append)
         unit = Unit(built, place, events, run=run, generation=0, clock=SystemClock())
-        unit.prepare()
+        unit.prepare(restore)
         unit.start(self.spark)
         return unit
 

@@ -1,0 +1,104 @@
+"""The keeper over real Spark checkpoints: what is restored elsewhere goes on with exactly the right state."""
+
+import shutil
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+
+from anabranch.clock import SystemClock
+from anabranch.keeper.keeper import Keeper, KeeperOptions
+from anabranch.keeping import restore_unit
+from anabranch.store.opening import open_store
+from anabranch.testing.wait import wait_until
+from spark_units import SCHEMA_FOR_STEPS, Bench, publish
+
+pytestmark = pytest.mark.spark
+TIMEOUT_S = 120.0
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def running(events):
+    """Count and add up per key, for ever."""
+    return events.groupBy("key").agg(F.count("*").alias("n"), F.sum("value").alias("total"))
+
+
+def joined(left, right):
+    """Join two streams on key and second; its state is four stores per partition."""
+    left = left.withWatermark("ts", "1 hour")
+    right = right.withWatermark("ts", "1 hour").select(F.col("ts").alias("ts2"), F.col("key").alias("key2"))
+    return left.join(right, (left.key == right.key2) & (left.ts == right.ts2)).select("key", "value", "ts")
+
+
+def rows(epoch, count=6):
+    return [
+        {"ts": START + timedelta(seconds=10 * epoch + n), "key": f"k{n % 4}", "value": epoch * 10 + n}
+        for n in range(count)
+    ]
+
+
+def keeping(unit, url):
+    keeper = Keeper(
+        {url: open_store(url, f"result/{unit.run}")},
+        KeeperOptions("result", unit.run, unit.directory),
+        SystemClock(),
+    )
+    keeper.start()
+    return keeper
+
+
+def run_and_lose(bench, epochs, url):
+    """Run some epochs with a keeper, then lose every file of the unit."""
+    unit = bench.start()
+    keeper = keeping(unit, url)
+    bench.wait_committed(unit, epochs - 1)
+    wait_until(lambda: keeper.shipped_epoch() == epochs - 1, TIMEOUT_S, "the last version")
+    unit.stop()
+    keeper.stop()
+    shutil.rmtree(bench.directory / "units")
+
+
+@pytest.mark.parametrize("kind", ["log", "files"])
+def test_state_comes_back_from_a_store(spark, tmp_path, kind):
+    """After all local state was lost, counts go on from the store, through snapshots and changelogs, several times."""
+    bench = Bench(spark, tmp_path, {"events": SCHEMA_FOR_STEPS}, running, "update")
+    url = f"{kind}:{tmp_path / 'store'}"
+    expected = Counter()
+    done = 0
+    for epochs in (14, 17):
+        for epoch in range(done, epochs):
+            publish(bench.inputs["events"], epoch, rows(epoch))
+        unit = bench.start(restore=lambda directory: restore_unit((url,), "result", directory))
+        keeper = keeping(unit, url)
+        bench.wait_committed(unit, epochs - 1)
+        wait_until(lambda epochs=epochs, keeper=keeper: keeper.shipped_epoch() == epochs - 1, TIMEOUT_S, "a version")
+        unit.stop()
+        keeper.stop()
+        shutil.rmtree(tmp_path / "units")
+        for epoch in range(done, epochs):
+            for row in rows(epoch):
+                expected[row["key"]] += row["value"]
+            assert {row["key"]: row["total"] for row in bench.rows(epoch)} == dict(expected)
+        done = epochs
+    assert bench.diverged == []
+    assert list(tmp_path.joinpath("store").rglob("*")), "nothing was kept"
+
+
+def test_a_join_comes_back_from_a_store(spark, tmp_path):
+    """Rows that waited for their partners before the loss find them after it."""
+    inputs = {"left": SCHEMA_FOR_STEPS, "right": SCHEMA_FOR_STEPS}
+    bench = Bench(spark, tmp_path, inputs, joined)
+    url = f"log:{tmp_path / 'store'}"
+    for epoch in range(3):
+        publish(bench.inputs["left"], epoch, rows(epoch))
+        publish(bench.inputs["right"], epoch, [])
+    run_and_lose(bench, 3, url)
+    publish(bench.inputs["left"], 3, [])
+    publish(bench.inputs["right"], 3, [row for epoch in range(3) for row in rows(epoch)])
+    unit = bench.start(restore=lambda directory: restore_unit((url,), "result", directory))
+    bench.wait_committed(unit, 3)
+    unit.stop()
+    assert [row["value"] for row in sorted(bench.rows(3), key=lambda row: row["value"])] == [
+        row["value"] for epoch in range(3) for row in rows(epoch)
+    ]
