@@ -23,6 +23,9 @@ from anabranch.bench.report import Report
 from anabranch.errors import AnabranchError
 
 SAMPLE_EVERY_S = 5.0
+# A collector lets the heap grow to its limit before it works hard, for minutes; so the whole heap is touched at the
+# start, and what grows after that is a leak.
+_HEAP_FROM_THE_START = "spark.driver.extraJavaOptions=-XX:+UseParallelGC -Xms1g -XX:+AlwaysPreTouch"
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,8 @@ def measure(options: EnduranceOptions, report: Report, say: Callable[[str], None
     }
     log = directory / "log"
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*anabranch, "run", str(file), "--work", str(work)], env=environment, stdout=output, stderr=output
-        )
+        command = [*anabranch, "run", str(file), "--work", str(work), "--set", _HEAP_FROM_THE_START]
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
     samples: list[dict[str, Any]] = []
     try:
         started_s = time.monotonic()
