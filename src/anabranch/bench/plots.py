@@ -72,3 +72,31 @@ def plot_endurance(report: Path, picture: Path) -> None:
     axes.legend()
     figure.tight_layout()
     figure.savefig(picture)
+
+
+def plot_stores(report: Path, picture: Path) -> None:
+    """Draw latency against load, saves against keys, rebuilding against keys, and the checkpoint of a real query."""
+    from matplotlib.figure import Figure
+
+    lines = lines_of(report)
+    colours = {"files": "#9aa5b1", "log": "#1f77b4", "redis": "#d62728"}
+    kinds = [kind for kind in colours if any(line.get("kind") == kind for line in lines)]
+    figure = Figure(figsize=(11, 7))
+    load, keys, rebuild, checkpoint = figure.subplots(2, 2).flat
+    for place, kind in enumerate(kinds):
+        mine = [line for line in lines if line.get("kind") == kind]
+        loads = [line for line in mine if line["measure"] == "load"]
+        load.plot([x["per_s"] for x in loads], [x["save_ms"] for x in loads], "o-", color=colours[kind], label=kind)
+        rates = [line for line in mine if line["measure"] == "keys"]
+        keys.plot([x["keys"] for x in rates], [x["saves_per_s"] for x in rates], "o", color=colours[kind], label=kind)
+        saves = [line["save_s"] * 1000 for line in mine if line["measure"] == "checkpoint"]
+        checkpoint.bar(place, sum(saves) / max(1, len(saves)), color=colours[kind])
+    rebuilds = [line for line in lines if line["measure"] == "rebuild"]
+    rebuild.plot([x["keys"] for x in rebuilds], [x["seconds"] * 1000 for x in rebuilds], "o-", color=colours["log"])
+    load.set(xlabel="operations/s (90 % saves)", ylabel="ms per save", xscale="log", yscale="log")
+    keys.set(xlabel="keys", ylabel="saves/s", xscale="log", yscale="log")
+    rebuild.set(xlabel="keys", ylabel="ms to rebuild the index", xscale="log")
+    checkpoint.set(ylabel="ms per commit of 200 partitions", xticks=range(len(kinds)), xticklabels=kinds)
+    load.legend()
+    figure.tight_layout()
+    figure.savefig(picture)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ import typer
 from anabranch.bench import endurance as endurance_bench
 from anabranch.bench import latency as latency_bench
 from anabranch.bench import plots
+from anabranch.bench import stores as stores_bench
 from anabranch.bench import throughput as throughput_bench
 from anabranch.bench.report import Report
 from anabranch.cli.places import JsonOption, TraceOption
@@ -84,8 +86,31 @@ def endurance(
     _conclude(growth, report, as_json=as_json, what="of what it was after the warm-up")
 
 
+@app.command()
+def stores(
+    *,
+    most_keys: Annotated[int, typer.Option("--most-keys", min=1_000, help="Largest number of keys.")] = 1_000_000,
+    rounds: RoundsOption = 3,
+    out: OutOption = DEFAULT_OUT,
+    as_json: JsonOption = False,
+    trace: TraceOption = False,
+) -> None:
+    """Compare the stores: saves and reads a second, rebuilding an index, a Spark checkpoint of 200 partitions.
+
+    Example:
+      anabranch bench stores --most-keys 100000
+    """
+    del trace  # read by main
+    report = _report(out, "stores")
+    keys = tuple(number for number in (1_000, 10_000, 100_000, 1_000_000) if number <= most_keys)
+    figures = stores_bench.measure(stores_bench.StoresOptions(keys=keys, rounds=rounds), report, _say)
+    plots.plot_stores(report.path, out / "stores.png")
+    _conclude(figures, report, as_json=as_json, what="")
+
+
 def _report(out: Path, name: str) -> Report:
-    """Begin a report in place of the last one."""
+    """Begin a report in place of the last one. A measurement that is told to end stops what it started."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     report = Report(out, name)
     report.path.unlink(missing_ok=True)
     return report
@@ -101,5 +126,5 @@ def _conclude(ratios: dict[str, float], report: Report, *, as_json: bool, what: 
         sys.stdout.write(json.dumps({"ratios": ratios, "results": str(report.path)}) + "\n")
         return
     for name, ratio in ratios.items():
-        sys.stdout.write(f"{name}: {ratio:.2f} {what}\n")
+        sys.stdout.write(f"{name}: {ratio:,.2f} {what}".rstrip() + "\n")
     sys.stdout.write(f"results and plot: {report.path.parent}\n")
