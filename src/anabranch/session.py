@@ -26,6 +26,8 @@ _DEFAULTS = {
     "spark.sql.ui.retainedExecutions": "20",
     "spark.sql.streaming.ui.retainedQueries": "2",
     "spark.sql.streaming.numRecentProgressUpdates": "4",
+    # A watermark is a literal in a predicate, so every micro-batch compiles one anew; old ones need not be remembered.
+    "spark.sql.codegen.cache.maxEntries": "200",
     # How soon an idle query looks for the next epoch: 1 ms costs a quarter of a core per query, 10 ms hardly anything.
     "spark.sql.streaming.pollingDelay": "10ms",
     # Small state deltas per epoch, a snapshot now and then, so that a restart loads little.
