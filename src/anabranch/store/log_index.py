@@ -85,16 +85,22 @@ class Segment:
         self.batch = batch
         self.name = name
         self.crc = crc
-        self._hashes = batch.column("hash").to_numpy(zero_copy_only=True)
+        self._hashes = _numbers(batch, "hash")
+        self._places = [_numbers(batch, name) for name in Entry._fields]
+        _, ends, content = batch.column("key").buffers()
+        self._ends = np.frombuffer(ends, np.int64)
+        self._content = memoryview(content or b"")
+        self._first = batch.column("key").offset
 
     def __len__(self) -> int:
-        return int(self.batch.num_rows)
+        return len(self._hashes)
 
     def get(self, key: bytes, hashed: int) -> Entry | None:
-        position = int(np.searchsorted(self._hashes, np.uint64(hashed)))
+        position = int(self._hashes.searchsorted(np.uint64(hashed)))
         while position < len(self._hashes) and int(self._hashes[position]) == hashed:
-            if self.batch.column("key")[position].as_py() == key:
-                return Entry(*(self.batch.column(name)[position].as_py() for name in Entry._fields))
+            begin, end = self._ends[self._first + position : self._first + position + 2]
+            if self._content[begin:end] == key:
+                return Entry(*(int(values[position]) for values in self._places))
             position += 1
         return None
 
@@ -225,6 +231,10 @@ class Index:
             return None
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(f"{path} is unreadable: {error}") from error
+
+
+def _numbers(batch: pa.RecordBatch, name: str) -> Any:  # noqa: ANN401  a numpy array
+    return batch.column(name).to_numpy(zero_copy_only=True)
 
 
 def sweep_segments(directory: Path) -> None:
