@@ -18,6 +18,7 @@ from anabranch.testing.wait import wait_until
 from fake_checkpoint import FakeCheckpoint
 
 TIMEOUT_S = 60.0
+RUN_PATH = "units/counts/runs/r000001.0a1b2c3d"
 
 
 def names(paths, *, state_only=True):
@@ -175,12 +176,13 @@ class Kept:
     """A fake checkpoint, a keeper over some stores, and what was shipped."""
 
     def __init__(self, directory, stores, **options):
-        self.run_directory = directory / "run"
+        self.work = directory / "work"
+        self.run_directory = self.work / RUN_PATH
         self.checkpoint = FakeCheckpoint(self.run_directory / "checkpoint")
         self.shipped = []
         self.keeper = Keeper(
             stores,
-            KeeperOptions("counts", "r000001.0a1b2c3d", self.run_directory, **options),
+            KeeperOptions(self.work, "counts", "r000001.0a1b2c3d", **options),
             SystemClock(),
             shipped=lambda name, version: self.shipped.append((name, version.epoch)),
         )
@@ -210,6 +212,10 @@ def restored(store, directory):
     version = newest_version(store)
     materialise(store, version, directory)
     return version
+
+
+def own(version):
+    return [file.path.removeprefix(f"{RUN_PATH}/") for file in version.files]
 
 
 def tree(directory, paths):
@@ -288,7 +294,7 @@ def test_a_slow_store_coalesces_and_breaks_no_chain(keep, tmp_path):
         kept.checkpoint.commit(epoch)
         kept.keeper.look()
         wait_until(lambda epoch=epoch: ("fast", epoch) in kept.shipped, TIMEOUT_S, "the fast store")
-    needed = tree(kept.run_directory, [f.path for f in newest_version(fast).files])
+    needed = tree(kept.run_directory, own(newest_version(fast)))
     kept.checkpoint.commit(10)
     kept.checkpoint.snapshot(6)
     kept.checkpoint.clean(before=6)
@@ -297,7 +303,7 @@ def test_a_slow_store_coalesces_and_breaks_no_chain(keep, tmp_path):
     assert [epoch for name, epoch in kept.shipped if name == "slow"] == [0, 9]
     assert kept.keeper.counters()["slow"].coalesced == 8
     version = restored(slow, tmp_path / "restored")
-    assert tree(tmp_path / "restored", [f.path for f in version.files]) == needed
+    assert tree(tmp_path / "restored", own(version)) == needed
 
 
 def test_a_store_that_fails_is_asked_again(keep, tmp_path):
@@ -367,7 +373,7 @@ def test_a_record_cannot_name_files_elsewhere(tmp_path, path):
     """A record that came from anywhere cannot write outside of the directory."""
     store = MemoryStore()
     store._values["files/x"] = b""
-    version = Version("counts", "r", 0, 0, 0.0, (KeptFile(path, 0, 0),))
+    version = Version("counts", "r", 0, 0, 0.0, (KeptFile(f"units/counts/runs/r/{path}", 0, 0),))
     with pytest.raises(Corrupt, match="outside"):
         materialise(store, version, tmp_path / "restored")
 
@@ -392,7 +398,5 @@ def test_a_warm_copy_follows_and_saves_fetching(keep, tmp_path):
     version = newest_version(store)
     materialise(store, version, tmp_path / "restored", have=warm.directory)
     assert len([key for key in fetched if key.startswith("files/")]) < len(version.files) / 2
-    assert tree(tmp_path / "restored", [f.path for f in version.files]) == tree(
-        kept.run_directory, [f.path for f in version.files]
-    )
+    assert tree(tmp_path / "restored", own(version)) == tree(kept.run_directory, own(version))
     assert contents(store)

@@ -38,10 +38,10 @@ def rows(epoch, count=6):
     ]
 
 
-def keeping(unit, url):
+def keeping(bench, unit, url):
     keeper = Keeper(
         {url: open_store(url, f"result/{unit.run}")},
-        KeeperOptions("result", unit.run, unit.directory),
+        KeeperOptions(bench.directory, "result", unit.run),
         SystemClock(),
     )
     keeper.start()
@@ -51,7 +51,7 @@ def keeping(unit, url):
 def run_and_lose(bench, epochs, url):
     """Run some epochs with a keeper, then lose every file of the unit."""
     unit = bench.start()
-    keeper = keeping(unit, url)
+    keeper = keeping(bench, unit, url)
     bench.wait_committed(unit, epochs - 1)
     wait_until(lambda: keeper.shipped_epoch() == epochs - 1, TIMEOUT_S, "the last version")
     unit.stop()
@@ -70,7 +70,7 @@ def test_state_comes_back_from_a_store(spark, tmp_path, kind):
         for epoch in range(done, epochs):
             publish(bench.inputs["events"], epoch, rows(epoch))
         unit = bench.start(restore=lambda directory: restore_unit((url,), "result", directory))
-        keeper = keeping(unit, url)
+        keeper = keeping(bench, unit, url)
         bench.wait_committed(unit, epochs - 1)
         wait_until(lambda epochs=epochs, keeper=keeper: keeper.shipped_epoch() == epochs - 1, TIMEOUT_S, "a version")
         unit.stop()

@@ -11,6 +11,7 @@ from anabranch.clock import Clock
 from anabranch.errors import StoreError
 from anabranch.keeper.keeper import Keeper, KeeperOptions
 from anabranch.keeper.restoring import materialise, newest_version
+from anabranch.keeper.surroundings import Surroundings, upstream_of
 from anabranch.keeper.version import Version
 from anabranch.store.opening import drop, namespaces, open_store
 from anabranch.strategies import PassiveStandby
@@ -22,21 +23,31 @@ FINISH_S = 30.0
 class Keepers:
     """One keeper per protected unit."""
 
-    def __init__(self, strategies: Mapping[str, PassiveStandby], clock: Clock, note: Callable[..., None]) -> None:
+    def __init__(
+        self, work: Path, strategies: Mapping[str, PassiveStandby], clock: Clock, note: Callable[..., None]
+    ) -> None:
+        self._work = work
         self._strategies = strategies
         self._clock = clock
         self._note = note
         self._keepers: dict[str, Keeper] = {}
         self._runs: dict[str, str] = {}
 
-    def begin(self, unit: str, run: str, run_directory: Path) -> None:
+    def begin(self, unit: str, run: str, inputs: tuple[str, ...], surroundings: Surroundings) -> None:
         """Begin to keep a run, in a namespace of its own in every store; does nothing for an unprotected unit."""
         strategy = self._strategies.get(unit)
         if strategy is None:
             return
         self.end(unit)
         stores = {url: open_store(url, f"{unit}/{run}") for url in strategy.stores}
-        options = KeeperOptions(unit, run, run_directory, strategy.trigger)
+        options = KeeperOptions(
+            work=self._work,
+            unit=unit,
+            run=run,
+            trigger=strategy.trigger,
+            surroundings=surroundings.files,
+            ceiling=lambda: upstream_of(inputs, {name: self.kept_epoch(name) for name in inputs}),
+        )
         self._runs[unit] = run
         self._keepers[unit] = Keeper(stores, options, self._clock, shipped=self._on_shipped)
         self._keepers[unit].start()

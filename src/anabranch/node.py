@@ -26,6 +26,7 @@ from anabranch.delivery import Delivery
 from anabranch.durable import write_atomic
 from anabranch.errors import AnabranchError, Deposed, Diverged, SinkError, UnitFailed
 from anabranch.failures import Failure, judge
+from anabranch.keeper.surroundings import Surroundings
 from anabranch.keeping import Keepers
 from anabranch.lease import Holder
 from anabranch.loading import load_pipeline
@@ -77,7 +78,7 @@ class Node:
         self._consumers = consumers(self._graph, self._segments)
         protected = {} if options.replay else strategies(self._graph, self._segments)
         self._work = Work.create(options.work)
-        self._keepers = Keepers(protected, self._clock, self._work.note)
+        self._keepers = Keepers(self._work.path, protected, self._clock, self._work.note)
         self._wake = threading.Condition()
         self._units: dict[str, Unit] = {}
         self._deliveries: dict[str, Delivery] = {}
@@ -181,7 +182,9 @@ class Node:
         unit.prepare(lambda directory: self._keepers.restore(name, directory))
         self._units[name] = unit
         unit.start(spark)
-        self._keepers.begin(name, plan.run, unit.directory)
+        sources = tuple(self._channels[source] for source in self._graph.sources)
+        around = Surroundings(self._work.path, sources, place.output, self._consumers[name])
+        self._keepers.begin(name, plan.run, plan.built.segment.inputs, around)
 
     def _on_release(self, unit: str, manifest: Manifest) -> None:
         if manifest.producer.run == self._units[unit].run:

@@ -18,22 +18,29 @@ from anabranch.errors import Corrupt
 from anabranch.keeper.calibration import Trigger, due
 from anabranch.keeper.contents import CommitContents
 from anabranch.keeper.lane import Counters, Lane, LaneOptions, Waiting
-from anabranch.keeper.version import Version
+from anabranch.keeper.version import Version, run_path
 from anabranch.store.store import Store
 
 # How soon a commit is noticed; Spark keeps the files of a commit for many batches more.
 _LOOK_S = 0.02
+# A file may vanish between listing and linking; this often in a row means that it is lost.
+_MOST_VANISHED = 50
 
 
 @dataclass(frozen=True)
 class KeeperOptions:
-    """What is kept: a unit's run and its directory, and how often."""
+    """What is kept: a run of a unit in a work directory, and how often.
 
+    `surroundings(epoch)` names further files of the work directory that belong to a version. `ceiling()` is the newest
+    epoch that may be kept now; None: any.
+    """
+
+    work: Path
     unit: str
     run: str
-    run_directory: Path
     trigger: Trigger = field(default_factory=Trigger)
-    keep_versions: int = 2
+    surroundings: Callable[[int], list[str]] = lambda _: []
+    ceiling: Callable[[], int | None] = lambda: None
 
 
 class Keeper:
@@ -49,20 +56,21 @@ class Keeper:
     ) -> None:
         self._options = options
         self._clock = clock
-        self._checkpoint = options.run_directory / "checkpoint"
+        self._run_path = run_path(options.unit, options.run)
+        self._directory = options.work / self._run_path
+        self._checkpoint = self._directory / "checkpoint"
         self._contents = CommitContents(self._checkpoint)
-        self._seen: Commit | None = None
         self._offered: dict[str, tuple[int, float]] = {}
         self._lanes = {
             name: self._lane(number, name, store, shipped) for number, (name, store) in enumerate(stores.items())
         }
+        self._vanished = 0
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._loop, name=f"keeper of {options.unit}", daemon=True)
 
     def _lane(self, number: int, name: str, store: Store, shipped: Callable[[str, Version], None]) -> Lane:
-        links = self._options.run_directory / "kept" / str(number)
-        options = LaneOptions(self._options.run_directory, links, self._options.keep_versions)
+        options = LaneOptions(self._options.work, self._directory / "kept" / str(number))
         self._offered[name] = (-1, self._clock.steady_s())
         return Lane(store, options, self._clock, lambda version: shipped(name, version))
 
@@ -91,6 +99,8 @@ class Keeper:
         commit = last_commit(self._checkpoint)
         if commit is None or commit.epoch < 0:
             return True
+        if not self._allowed(commit):
+            return False
         late = [name for name, (epoch, _) in self._offered.items() if epoch < commit.epoch]
         self._offer(commit, late)
         deadline_s = self._clock.steady_s() + timeout_s
@@ -116,7 +126,7 @@ class Keeper:
     def look(self) -> None:
         """Offer a version to every store for which one is due."""
         commit = last_commit(self._checkpoint)
-        if commit is None or commit.epoch < 0:
+        if commit is None or commit.epoch < 0 or not self._allowed(commit):
             return
         now_s = self._clock.steady_s()
         ready = [
@@ -131,13 +141,18 @@ class Keeper:
         ]
         self._offer(commit, ready)
 
+    def _allowed(self, commit: Commit) -> bool:
+        ceiling = self._options.ceiling()
+        return ceiling is None or commit.epoch <= ceiling
+
     def _offer(self, commit: Commit, names: list[str]) -> None:
         if not names:
             return
-        paths = [f"checkpoint/{path}" for path in self._contents.files(commit.batch_id)]
-        watermarks = f"watermarks/{commit.batch_id}"
-        if (self._options.run_directory / watermarks).exists():
+        paths = [f"{self._run_path}/checkpoint/{path}" for path in self._contents.files(commit.batch_id)]
+        watermarks = f"{self._run_path}/watermarks/{commit.batch_id}"
+        if (self._options.work / watermarks).exists():
             paths.append(watermarks)
+        paths += self._options.surroundings(commit.epoch)
         waiting = Waiting(
             unit=self._options.unit,
             run=self._options.run,
@@ -149,9 +164,11 @@ class Keeper:
         for name in names:
             try:
                 self._lanes[name].offer(waiting)
-            except FileNotFoundError:
-                # Spark's clean-up was faster: there is a newer commit by now.
-                if last_commit(self._checkpoint) == commit:
-                    raise Corrupt(f"{self._checkpoint} lost files of its last commit") from None
+            except FileNotFoundError as error:
+                # Spark's clean-up or a trim was faster: there is a newer commit by now, or the next look sees less.
+                self._vanished += 1
+                if self._vanished > _MOST_VANISHED:
+                    raise Corrupt(f"{error.filename} is gone, though the last commit needs it") from None
                 continue
+            self._vanished = 0
             self._offered[name] = (commit.epoch, self._clock.steady_s())

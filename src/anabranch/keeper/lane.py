@@ -68,9 +68,9 @@ class Counters:
 
 @dataclass(frozen=True)
 class LaneOptions:
-    """How a lane works: the directory of its links, and how many versions the store keeps."""
+    """How a lane works: where files are, where it links them, and how many versions the store keeps."""
 
-    run_directory: Path
+    root: Path
     links: Path
     keep_versions: int = 2
 
@@ -109,7 +109,7 @@ class Lane:
         with self._changed:
             for path in waiting.paths:
                 if path not in self._shipped:
-                    _link(self._options.run_directory / path, self._options.links / path)
+                    _link(self._options.root / path, self._options.links / path)
             coalesced = self._waiting is not None
             self._waiting = waiting
             self._count(waiting_epoch=waiting.epoch, coalesced=self.counters.coalesced + coalesced)
@@ -175,7 +175,7 @@ class Lane:
     def _read_file(self, path: str) -> KeptFile:
         keys: list[str] = []
         crc = size_bytes = 0
-        _link(self._options.run_directory / path, self._options.links / path)
+        _link(self._options.root / path, self._options.links / path)
         with (self._options.links / path).open("rb") as file:
             while True:
                 content = file.read(PIECE_BYTES)

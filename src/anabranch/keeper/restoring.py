@@ -45,15 +45,24 @@ def materialise(store: Store, version: Version, directory: Path, *, have: Path |
     """Rebuild a run's directory at a version; it appears whole or not at all. `have` is a warm copy, if any."""
     unfinished = directory.with_name(f"{TEMPORARY_PREFIX}{directory.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
-    for file in version.files:
-        target = unfinished / _checked(file.path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        warm = None if have is None else have / file.path
-        if warm is not None and _is(warm, file):
-            os.link(warm, target)
-        else:
-            target.write_bytes(fetch(store, file))
+    for file in run_files(version):
+        target = unfinished / _checked(file.path.removeprefix(f"{version.run_path}/"))
+        bring(store, file, target, have=None if have is None else have / file.path)
     unfinished.rename(directory)
+
+
+def run_files(version: Version) -> list[KeptFile]:
+    """Return the files of a version that are the run's own."""
+    return [file for file in version.files if file.path.startswith(f"{version.run_path}/")]
+
+
+def bring(store: Store, file: KeptFile, target: Path, *, have: Path | None = None) -> None:
+    """Put a file of a version in its place, from a warm copy if that has it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if have is not None and _is(have, file):
+        os.link(have, target)
+    else:
+        target.write_bytes(fetch(store, file))
 
 
 class WarmCopy:
@@ -68,14 +77,15 @@ class WarmCopy:
         version = newest_version(store)
         if version is None or version == self.version:
             return self.version
-        for file in version.files:
+        files = run_files(version)
+        for file in files:
             target = self.directory / _checked(file.path)
             if not _is(target, file):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 aside = target.with_name(f"{TEMPORARY_PREFIX}{target.name}")
                 aside.write_bytes(fetch(store, file))
                 os.replace(aside, target)
-        named = {file.path for file in version.files}
+        named = {file.path for file in files}
         for directory, _, names in os.walk(self.directory):
             for name in names:
                 path = os.path.join(directory, name)

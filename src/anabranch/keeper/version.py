@@ -1,7 +1,7 @@
 """A version: the checkpoint of one run at one epoch, as a store keeps it.
 
     versions/000000000042       the record, written last: a version without it does not exist
-    files/<path>                a file of the checkpoint, or its first piece
+    files/<path>                a file of the work directory, or its first piece
     files/<path>.piece-1 …      further pieces of a large file
 
 The record names every file with size and checksum. Files are shared by the versions of a run: a version adds what is
@@ -24,7 +24,7 @@ PREFIX = "versions/"
 
 @dataclass(frozen=True)
 class KeptFile:
-    """A file of a version; `path` is relative to the run's directory."""
+    """A file of a version; `path` is relative to the work directory."""
 
     path: str
     size_bytes: int
@@ -52,11 +52,21 @@ class Version:
         """The key of its record."""
         return version_key(self.epoch)
 
+    @property
+    def run_path(self) -> str:
+        """Where the run's directory was, relative to the work directory."""
+        return run_path(self.unit, self.run)
+
     def encode(self) -> bytes:
         """Return the record."""
         content = {"format": FORMAT, **asdict(self), "files": [[f.path, f.size_bytes, f.crc] for f in self.files]}
         body = json.dumps(content).encode()
         return b"%08x " % zlib.crc32(body) + body
+
+
+def run_path(unit: str, run: str) -> str:
+    """Return where a run's directory is, relative to the work directory."""
+    return f"units/{unit}/runs/{run}"
 
 
 def version_key(epoch: int) -> str:

@@ -38,6 +38,11 @@ _NEW_FLOOR_PREFIX = ".floor-"
 _ATTEMPTS = 100
 
 
+def slot_name(slot: int) -> str:
+    """Return the name of a slot's file; names sort by slot."""
+    return f"{slot:0{_DIGITS}d}"
+
+
 class DirectoryLedger:
     """The contract over a directory; for any number of threads and processes, and machines that share the directory."""
 
@@ -199,7 +204,7 @@ class DirectoryLedger:
     def _slot_path(self, slot: int) -> Path:
         if not 0 <= slot < 10**_DIGITS:
             raise ValueError(f"slot {slot} is negative or has more than {_DIGITS} digits")
-        return self._path / f"{slot:0{_DIGITS}d}"
+        return self._path / slot_name(slot)
 
     def _floor_of(self, name: str) -> int:
         digits, _, _ = name.partition("-")

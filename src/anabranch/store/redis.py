@@ -132,12 +132,12 @@ def _durability(client: redis.Redis) -> Durability:
 
 
 def redis_namespaces(url: str, prefix: str) -> list[str]:
-    """Return the namespaces of a server directly below a prefix."""
+    """Return the namespaces of a server that begin with a prefix."""
     store = RedisStore(url, "")
     found = {name.decode() for name in store._ask(lambda: list(store._client.scan_iter(f"anabranch:{prefix}*:format")))}  # noqa: SLF001  same module
     store.close()
     names = [name.removeprefix("anabranch:").removesuffix(":format") for name in found]
-    return sorted(name for name in names if "/" not in name.removeprefix(prefix))
+    return sorted(name for name in names if name)
 
 
 def forget_redis_namespace(url: str, namespace: str) -> None:

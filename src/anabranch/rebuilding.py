@@ -1,0 +1,147 @@
+"""Rebuilding a whole work directory from stores: another disk, another machine, another datacenter.
+
+For every unit a version is chosen such that the pieces join: a unit's version is at most as new as those of the units
+it reads, else its producer would publish epochs again that the unit has already taken. Then the files of all chosen
+versions are brought, checked, and put where they were. Channels begin, in the new directory, with the first epoch that
+was kept. What came after the chosen versions is executed again from the recorded plans of the sources.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anabranch.channel.channel import Channel
+from anabranch.durable import TEMPORARY_PREFIX
+from anabranch.errors import Corrupt, StoreError, WorkDirectoryError
+from anabranch.keeper.restoring import bring, fetch
+from anabranch.keeper.version import PREFIX, KeptFile, Version, decode
+from anabranch.store.opening import namespaces, open_store
+
+
+@dataclass(frozen=True)
+class Found:
+    """A version and where it is."""
+
+    version: Version
+    url: str
+    namespace: str
+
+
+def find_versions(urls: Iterable[str]) -> dict[str, list[Found]]:
+    """Return every version of every unit in some stores, newest first; a record that cannot be read is left out."""
+    found: dict[str, list[Found]] = {}
+    for url in urls:
+        for namespace in namespaces(url, ""):
+            store = open_store(url, namespace, writing=False)
+            try:
+                for key in store.keys(PREFIX):
+                    record = store.read(key)
+                    if record is not None:
+                        version = decode(record, f"{url} {namespace} {key}")
+                        found.setdefault(version.unit, []).append(Found(version, url, namespace))
+            finally:
+                store.close()
+    for versions in found.values():
+        versions.sort(key=lambda some: (some.version.epoch, some.version.run), reverse=True)
+    return found
+
+
+def choose(found: Mapping[str, list[Found]], inputs: Mapping[str, tuple[str, ...]]) -> dict[str, Found]:
+    """Choose for every unit the newest version that joins those of the units it reads. Pure.
+
+    `inputs` names for every unit what it reads, in an order in which producers come first.
+    """
+    chosen: dict[str, Found] = {}
+    for unit, reads in inputs.items():
+        limit = min((chosen[name].version.epoch for name in reads if name in chosen), default=None)
+        fitting = [some for some in found.get(unit, []) if limit is None or some.version.epoch <= limit]
+        if not fitting:
+            raise StoreError(
+                f"the stores hold no version of unit {unit!r}"
+                + ("" if limit is None else f" at or before epoch {limit}, where its inputs end"),
+                hint="name every store that the pipeline was kept in",
+            )
+        chosen[unit] = fitting[0]
+    return chosen
+
+
+def rebuild(urls: list[str], target: Path, say: Callable[[str], None] = lambda _: None) -> dict[str, int]:
+    """Make a work directory from stores, whole or not at all; return the epoch of every unit."""
+    if target.exists() and any(target.iterdir()):
+        raise WorkDirectoryError(f"{target} is not empty", hint="restore into a new directory")
+    found = find_versions(urls)
+    if not found:
+        raise StoreError(f"there is no version in {', '.join(urls)}", hint="check the addresses")
+    identity = _identity(found)
+    chosen = choose(found, {name: tuple(segment["inputs"]) for name, segment in identity["segments"].items()})
+    unfinished = target.with_name(f"{TEMPORARY_PREFIX}{target.name}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        for unit, some in chosen.items():
+            say(f"unit {unit}: epoch {some.version.epoch}, {len(some.version.files)} files from {some.url}")
+            _bring_all(some, unfinished)
+        for name in ("channels", "leases", "units", "nodes", "logs"):
+            (unfinished / name).mkdir(parents=True, exist_ok=True)
+        for name in sorted(os.listdir(unfinished / "channels")):
+            _begin_where_kept(unfinished / "channels" / name)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists():
+        target.rmdir()
+    unfinished.rename(target)
+    return {unit: some.version.epoch for unit, some in chosen.items()}
+
+
+def _identity(found: Mapping[str, list[Found]]) -> dict[str, Any]:
+    """Read what the directory was made with, from the newest version that says so."""
+    for some in sorted((all_of[0] for all_of in found.values()), key=lambda some: -some.version.at_s):
+        for file in some.version.files:
+            if file.path == "identity.json":
+                store = open_store(some.url, some.namespace, writing=False)
+                try:
+                    content: dict[str, Any] = json.loads(fetch(store, file))
+                finally:
+                    store.close()
+                return content
+    raise StoreError(
+        "the versions in the stores do not say what pipeline they are of",
+        hint="they can be restored into their own work directory only: run the pipeline there",
+    )
+
+
+def _bring_all(some: Found, directory: Path) -> None:
+    store = open_store(some.url, some.namespace, writing=False)
+    try:
+        for file in some.version.files:
+            target = directory / _inside(file)
+            if not target.exists():
+                bring(store, file, target)
+    finally:
+        store.close()
+
+
+def _inside(file: KeptFile) -> str:
+    if os.path.isabs(file.path) or ".." in Path(file.path).parts:
+        raise Corrupt(f"a version names the file {file.path!r}, which is outside of the work directory")
+    return file.path
+
+
+def _begin_where_kept(path: Path) -> None:
+    """Raise a channel's floor to just before the first of the epochs that were kept without a hole."""
+    for name in ("ledger", "parts", "acks", "positions"):
+        (path / name).mkdir(exist_ok=True)
+    channel = Channel.open(path)
+    slots = channel.ledger.slots()
+    first = slots[-1]
+    while first - 1 in slots:
+        first -= 1
+    if first > 0:
+        channel.ledger.trim(first - 1)
