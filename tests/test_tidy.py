@@ -27,7 +27,7 @@ LAYERS = (
     ),
     "unit session planner pacing pacer delivery keeping",
     "node node_process agent work assembly presence",
-    "oracle launcher reading status watching rebuilding",
+    "oracle launcher reading status watching rebuilding doctor",
     "cli chaos bench testing",
 )
 LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names.split()}

@@ -7,7 +7,7 @@ import traceback
 
 import typer
 
-from anabranch.cli import bench, read, restore, run, status, stop
+from anabranch.cli import bench, doctor, read, restore, run, status, stop
 from anabranch.errors import AnabranchError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command("status")(status.status)
 app.command("read")(read.read)
 app.command("stop")(stop.stop)
 app.command("restore")(restore.restore)
+app.command("doctor")(doctor.doctor)
 app.add_typer(bench.app, name="bench")
 
 

@@ -9,6 +9,9 @@ the snapshot. So the chain is walked backwards along the commits until a snapsho
                                            SSTs/<name>.sst
     state/<operator>/…/_…/…                schemas and the like, needed whole
 
+Checkpoints that other settings made are understood too: without unique ids the version alone is the name, and the
+in-memory provider writes `.delta` and `.snapshot`.
+
 A snapshot is written some time after its version, so it may or may not be there; an SST that no snapshot names is left
 out, for nothing could be done with it.
 """
@@ -25,7 +28,7 @@ from pathlib import Path
 
 from anabranch.errors import Corrupt
 
-_STATE_FILE = re.compile(r"^(\d+)_([0-9a-f-]{36})\.(changelog|zip)$")
+_STATE_FILE = re.compile(r"^(\d+)(?:_([0-9a-f-]{36}))?\.(changelog|zip|delta|snapshot)$")
 _SNAPSHOTS = "SSTs"
 
 
@@ -33,9 +36,9 @@ _SNAPSHOTS = "SSTs"
 class _StateFile:
     """A versioned file of one state store."""
 
-    version: int
-    unique_id: str
+    unique_id: str | None
     name: str
+    kind: str
 
 
 class CommitContents:
@@ -58,32 +61,55 @@ class CommitContents:
             if not (self._checkpoint / path).exists():
                 raise Corrupt(f"{self._checkpoint / path} is missing, though micro-batch {batch_id} is committed")
         oldest = batch_id
-        for operator, partitions in self._unique_ids(batch_id).items():
-            home = f"state/{operator}"
-            found += self._unversioned(home)
-            for partition in range(len(partitions)):
-                for store in self._stores(f"{home}/{partition}"):
-                    chain, first = self._chain(store, operator, partition, batch_id)
-                    found += chain
-                    oldest = min(oldest, first)
+        for operator, partition, store in self.stores(batch_id):
+            chain, first = self.chain(operator, partition, store, batch_id)
+            found += chain
+            oldest = min(oldest, first)
+        for operator in self._operators(batch_id):
+            found += self._unversioned(f"state/{operator}")
         found += [f"commits/{number}" for number in range(oldest, batch_id + 1)]
         self._forget_before(oldest)
         return found
 
-    def _chain(self, store: str, operator: str, partition: int, batch_id: int) -> tuple[list[str], int]:
+    def stores(self, batch_id: int) -> list[tuple[str, int, str]]:
+        """Return operator, partition and directory of every state store that a commit has."""
+        return [
+            (operator, partition, store)
+            for operator, partitions in self._operators(batch_id).items()
+            for partition in range(partitions)
+            for store in self._stores(f"state/{operator}/{partition}")
+        ]
+
+    def _operators(self, batch_id: int) -> dict[str, int]:
+        """Return the stateful operators and how many partitions each has; without unique ids the directories say it."""
+        ids = self._unique_ids(batch_id)
+        if ids:
+            return {operator: len(partitions) for operator, partitions in ids.items()}
+        state = self._checkpoint / "state"
+        if not state.is_dir():
+            return {}
+        operators = [name for name in os.listdir(state) if name.isdigit()]
+        return {
+            operator: 1 + max((int(name) for name in os.listdir(state / operator) if name.isdigit()), default=-1)
+            for operator in sorted(operators)
+        }
+
+    def chain(self, operator: str, partition: int, store: str, batch_id: int) -> tuple[list[str], int]:
         """Return the state files of one store, and the oldest commit that was needed to find them."""
         files = self._state_files(store)
         chain: list[str] = []
         for version in range(batch_id + 1, 0, -1):
-            ids = self._unique_ids(version - 1).get(operator, [])
-            wanted = ids[partition] if partition < len(ids) else []
-            here = {some.name.rpartition(".")[2]: some for some in files.get(version, []) if some.unique_id in wanted}
-            snapshot = here.get("zip")
+            wanted: list[str | None] = [None]
+            if any(some.unique_id is not None for some in files.get(version, [])):
+                ids = self._unique_ids(version - 1).get(operator, [])
+                wanted = [*ids[partition]] if partition < len(ids) else []
+            here = {some.kind: some for some in files.get(version, []) if some.unique_id in wanted}
+            snapshot = here.get("zip") or here.get("snapshot")
             if snapshot is not None:
                 names = self._snapshot_files(store, snapshot.name)
                 if names is not None:
                     return [*chain, f"{store}/{snapshot.name}", *names], version - 1
-            changelog = here.get("changelog")
+            changelog = here.get("changelog") or here.get("delta")
             if changelog is None:
                 raise Corrupt(
                     f"{self._checkpoint / store} lacks version {version}, which micro-batch {batch_id} needs",
@@ -125,12 +151,14 @@ class CommitContents:
         for name in os.listdir(self._checkpoint / store):
             match = _STATE_FILE.match(name)
             if match is not None:
-                found.setdefault(int(match[1]), []).append(_StateFile(int(match[1]), match[2], name))
+                found.setdefault(int(match[1]), []).append(_StateFile(match[2], name, match[3]))
         return found
 
     def _snapshot_files(self, store: str, name: str) -> tuple[str, ...] | None:
         """Return the SSTs of a snapshot, None if it cannot be used: one of them is not there."""
         key = f"{store}/{name}"
+        if name.endswith(".snapshot"):
+            return ()
         if key not in self._named:
             try:
                 self._named[key] = tuple(f"{store}/{_SNAPSHOTS}/{sst}" for sst in _ssts(self._checkpoint / key))
