@@ -101,15 +101,15 @@ def test_a_missing_directory_and_a_changed_schema(tmp_path):
 
 
 def test_malformed_rows_fail_or_are_diverted(tmp_path):
-    """By default a malformed row stops the pipeline and is named; diverted, it goes to the rejects with its reason."""
+    """A malformed row stops the pipeline and is named; diverted from then on, it is found among the rejects."""
     (tmp_path / "in").mkdir()
     good = "".join(json.dumps({"key": f"k{n}", "n": n}) + "\n" for n in range(10))
     (tmp_path / "in" / "a.jsonl").write_text(good + '{"key": "bad", "n": "seven"}\n' + good)
     body = """
         events = pipe.source("events", ab.read_jsonl("in", schema="key string, n bigint", malformed="MODE"))
-        @pipe.step(events)
+        @pipe.step(events, output_mode="update")
         def kept(events):
-            return events.where("n >= 0")
+            return events.groupBy("key").count()
         pipe.sink(kept, ab.parquet("out/MODE"))
         """
     file = write(tmp_path, body.replace("MODE", "fail"))
@@ -121,12 +121,13 @@ def test_malformed_rows_fail_or_are_diverted(tmp_path):
     assert "line 11" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not list((tmp_path / "out").glob("fail/*.parquet"))
-    file = write(tmp_path, body.replace("MODE", "divert"))
-    ended = anabranch(tmp_path, "run", str(file), "--drain", "--work", "work-divert")
+    assert 'malformed="divert"' in ended.stderr
+    file = write(tmp_path, body.replace('malformed="MODE"', 'malformed="divert"').replace("MODE", "fail"))
+    ended = anabranch(tmp_path, "run", str(file), "--drain", "--work", "work-fail")
     assert ended.returncode == 0, ended.stderr
-    delivered = [pq.read_table(path) for path in (tmp_path / "out" / "divert").glob("*.parquet")]
-    assert sum(len(table) for table in delivered) == 20
-    rejects = anabranch(tmp_path, "read", "events.rejects", "--work", "work-divert")
+    delivered = [pq.read_table(path) for path in (tmp_path / "out" / "fail").glob("*.parquet")]
+    assert sum(sum(table["count"].to_pylist()) for table in delivered) == 20
+    rejects = anabranch(tmp_path, "read", "events.rejects", "--work", "work-fail")
     assert rejects.returncode == 0, rejects.stderr
     reject = json.loads(rejects.stdout)
     assert reject["file"].endswith("a.jsonl")

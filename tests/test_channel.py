@@ -369,3 +369,26 @@ def test_the_parts_of_another_epoch_are_not_in_the_way(channel):
     assert channel.sweep() == 0
     assert isinstance(open_part, Part)
     assert open_part.name in part_names(channel)
+
+
+@pytest.mark.parametrize("epoch", [-1, 0, 1, 7])
+def test_a_new_channel_may_begin_later(channel, epoch):
+    """A channel that begins after an epoch goes on with the next; beginning again changes nothing."""
+    for _ in range(2):
+        channel.begin_after(epoch, Producer("counts", RUN, 0), 1.0)
+        assert channel.ledger.last() == (None if epoch < 0 else epoch)
+    publish(channel, epoch + 1)
+    assert channel.ledger.floor() == (epoch - 1 if epoch > 0 else -1)
+    if epoch >= 0:
+        assert channel.manifest(epoch).rows == 0
+
+
+def test_a_source_goes_on_diverting(tmp_path):
+    """The description of a channel follows a source that may become what it is now, and no other."""
+    spec = {"kind": "jsonl", "version": 1, "directory": str(tmp_path), "schema": "n long", "pattern": "*"}
+    make = lambda **more: ChannelSpec("lines", SCHEMA, {**spec, **more})  # noqa: E731
+    Channel.create(tmp_path / "lines", make(malformed="fail"))
+    assert Channel.create(tmp_path / "lines", make(malformed="divert")).spec.source["malformed"] == "divert"
+    assert Channel.open(tmp_path / "lines").spec.source["malformed"] == "divert"
+    with pytest.raises(IdentityChanged):
+        Channel.create(tmp_path / "lines", make(malformed="fail"))

@@ -355,3 +355,14 @@ def test_a_screen_that_is_gone_does_not_stop_the_pipeline(channel, monkeypatch, 
         patch.setattr(sys, "stdout", again)
         deliverer.deliver(manifest)
     assert again.getvalue() == ""
+
+
+def test_a_directory_of_another_run_is_refused_before_anything_is_made(channel, tmp_path):
+    """Whose it is can be asked without creating anything; the run that fills it may go on."""
+    sink = ab.jsonl(tmp_path / "out")
+    sink.check(None)
+    sink.deliverer(delivery(channel))
+    sink.check(delivery(channel).work_id)
+    for other in (None, "other"):
+        with pytest.raises(SinkError, match="filled by another run"):
+            sink.check(other)

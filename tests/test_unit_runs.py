@@ -67,7 +67,7 @@ class Home:
 
     def unit(self):
         built = SimpleNamespace(
-            segment=SimpleNamespace(name="counts", output_mode="append"),
+            segment=SimpleNamespace(name="counts", output_mode="append", steps=(SimpleNamespace(function=len),)),
             frame=FakeFrame(),
             leaves=("a", "b"),
             stateful=False,

@@ -10,6 +10,7 @@ import pytest
 
 from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.errors import Corrupt, IdentityChanged, WorkDirectoryError
+from anabranch.sources import may_become
 from anabranch.work import Work, differences
 
 IDENTITY = {
@@ -94,6 +95,7 @@ ALLOWED = {
     "stateless plan": changed("segments", "clean", "plan", to=["Project [ts, upper(word)]", "+- Input lines"]),
     "sinks": changed("sinks", to={}),
     "retention": changed("retain_epochs", to=None),
+    "rejects": changed("segments", "lines.rejects", to={"plan": []}),
 }
 
 
@@ -215,3 +217,20 @@ def test_history_is_kept_in_order(tmp_path):
     assert [event["kind"] for event in work.history()] == ["started", "failed"]
     assert work.history()[1]["error"] == "naïve\nerror"
     assert json.loads((tmp_path / "history.jsonl").read_text().splitlines()[0])["node"] == "node-1"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ({"kind": "jsonl", "malformed": "fail"}, {"kind": "jsonl", "malformed": "divert"}, True),
+        ({"kind": "jsonl", "malformed": "divert"}, {"kind": "jsonl", "malformed": "fail"}, False),
+        ({"kind": "jsonl", "malformed": "fail"}, {"kind": "csv", "malformed": "divert"}, False),
+        ({"kind": "text"}, {"kind": "text", "malformed": "divert"}, False),
+        ({"kind": "text"}, {"kind": "text"}, True),
+        (None, {"kind": "text"}, False),
+        (None, None, True),
+    ],
+)
+def test_malformed_rows_may_be_diverted_from_now_on(before, after, expected):
+    """Until now there were none, so nothing that was taken changes; the other way round it might."""
+    assert may_become(before, after) is expected

@@ -46,8 +46,9 @@ class Assembly:
         """Check what can be checked without Spark: that sources and sinks are usable at all."""
         for node in self._graph.sources.values():
             node.source.check()
+        known = self._work.identity() or {}
         for sink in self._graph.sinks.values():
-            sink.sink.check()
+            sink.sink.check(known.get("id"))
 
     def build_all(self) -> dict[str, Plan]:
         """Build every segment, compare with the work directory, and make the channels."""
@@ -76,12 +77,16 @@ class Assembly:
         if segment.steps[0].function is None and source is not None:
             rejects = source_kinds.from_spec(source).rejects()  # type: ignore[attr-defined]  # only those that divert
             source, schema = rejects.spec(), rejects.raw_schema()
+        channel = self._work.channel_path(name)
+        rejects_only = segment.steps[0].function is None and (channel / "channel.json").exists()
         options = ReadOptions(
-            channel=self._work.channel_path(name),
+            channel=channel,
             ways=max(1, self._spark.sparkContext.defaultParallelism),
             source=source,
             run_directory=run_directory,
             input_name=name,
+            # Rejects that were not asked for at first begin with what is left of their source.
+            after=Channel.open(channel).ledger.floor() if rejects_only else -1,
         )
         return stream(self._spark, options, schema)
 

@@ -51,6 +51,7 @@ _HOUSEKEEPING_S = 1.0
 _SWEEP_S = 60.0
 _PACE_POLL_S = 0.01
 _PACER = "pacer"
+_MALFORMED = "malformed row"
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,7 @@ class Node:
             if node is not None and manifest is not None and record:
                 place = locate_record(node.source, manifest.planned or {}, record)
                 if place is not None:
-                    return f"malformed row in source {name!r} ({place}): {record}"
+                    return f"{_MALFORMED} in source {name!r} ({place}): {record}"
         return message
 
     # Sinks
@@ -376,10 +377,12 @@ def _last(channel: Channel) -> int:
 
 
 def _poison(unit: str, failure: Failure) -> AnabranchError:
-    return UnitFailed(
-        f"unit {unit!r} failed twice on epoch {failure.epoch}: {failure.error}",
-        hint="fix the cause, then run again; it goes on with the same epoch",
-    )
+    hint = "fix the cause, then run again; it goes on with the same epoch"
+    if failure.error.startswith(_MALFORMED):
+        hint = (
+            'give the source malformed="divert", then run again: it goes on, and the row goes to the source\'s rejects'
+        )
+    return UnitFailed(f"unit {unit!r} failed twice on epoch {failure.epoch}: {failure.error}", hint=hint)
 
 
 def _sink_failure(name: str, epoch: int, failure: BaseException) -> AnabranchError:

@@ -70,15 +70,40 @@ def build_segment(spark: SparkSession, segment: Segment, inputs: Mapping[str, Da
     analyzed = frame._jdf.queryExecution().analyzed()
     leaves = _leaves(segment, analyzed)
     _check_output_mode(spark, segment, analyzed)
-    plan = tuple(map(_normalised, str(analyzed.toString()).splitlines()))
+    plan = _collapsed(_lines(frame), {name: _lines(given) for name, given in inputs.items()})
     return BuiltSegment(
         segment=segment,
         frame=frame,
         schema=to_arrow_schema(frame.schema, timezone="UTC"),
         leaves=leaves,
-        plan=plan,
+        plan=tuple(plan),
         stateful=any(name in line for line in plan for name in _STATEFUL),
     )
+
+
+def _lines(frame: DataFrame) -> list[str]:
+    return [_normalised(line) for line in str(frame._jdf.queryExecution().analyzed().toString()).splitlines()]
+
+
+def _collapsed(plan: list[str], inputs: Mapping[str, list[str]]) -> list[str]:
+    """Put one line in place of everything that a source adds to shape its rows: that is no part of the segment.
+
+    How a source treats malformed rows may change under existing state: the rows that a segment has seen are the same.
+    """
+    for name, shape in inputs.items():
+        bare = [_bare(line) for line in shape]
+        start = 0
+        while start + len(bare) <= len(plan):
+            if [_bare(line) for line in plan[start : start + len(bare)]] == bare:
+                prefix = plan[start].removesuffix(bare[0])
+                plan = [*plan[:start], f"{prefix}Input {name}", *plan[start + len(bare) :]]
+            start += 1
+    return plan
+
+
+def _bare(line: str) -> str:
+    """Return a line of a plan without the branches of the tree before it."""
+    return line.lstrip(" :+|-")
 
 
 def _normalised(line: str) -> str:
@@ -143,7 +168,7 @@ def _check_output_mode(spark: SparkSession, segment: Segment, analyzed: Any) -> 
     except PySparkException as error:
         raise StepError(
             f"step {segment.name!r} cannot run with output_mode={segment.output_mode!r}: {spark_message(error)}",
-            hint="declare a watermark, or choose another output_mode in @pipe.step(…)",
+            hint="choose another output_mode in @pipe.step(…); an aggregate in append mode needs a watermark",
         ) from error
 
 

@@ -38,7 +38,7 @@ def read_channel(
     if after is not None and after < floor:
         raise Trimmed(
             f"channel {channel!r} keeps epochs from {floor + 1} on, epoch {after + 1} is gone",
-            hint=f"read from {floor + 1}, or let the pipeline retain more epochs (settings: retain_epochs)",
+            hint=f"read after {floor}, or let the pipeline retain more epochs (settings: retain_epochs)",
         )
     number = (floor if after is None else after) + 1
     while True:

@@ -128,7 +128,7 @@ class Unit:
         self.directory.mkdir(parents=True)
         published = self._place.output.ledger.last()
         if previous is None:
-            after = -1
+            after = self._first_epoch() - 1
             (self.directory / "watermarks").mkdir()
         else:
             run, commit = previous
@@ -151,6 +151,15 @@ class Unit:
                     hint="its checkpoint was lost; restore it from a copy, or start over with another --work directory",
                 )
         return after
+
+    def _first_epoch(self) -> int:
+        """Return where a unit without state begins: at zero, but rejects with what is left of their source."""
+        if self._built.segment.steps[0].function is not None:
+            return 0
+        floor = max(channel.ledger.floor() for channel in self._place.inputs.values())
+        producer = Producer(self.name, self.run, self._generation)
+        self._place.output.begin_after(floor, producer, self._clock.now_s())
+        return floor + 1
 
     def start(self, spark: SparkSession) -> None:
         """Start the query, restore its watermarks, and let data in."""

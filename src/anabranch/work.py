@@ -23,6 +23,7 @@ from anabranch.durable import link_first, write_atomic
 from anabranch.errors import Corrupt, IdentityChanged, WorkDirectoryError
 from anabranch.lease import Lease
 from anabranch.ledger.directory import DirectoryLedger
+from anabranch.sources import may_become
 
 FORMAT = 1
 
@@ -67,7 +68,8 @@ class Work:
         """Open a channel; `WorkDirectoryError` naming the ones there are."""
         if not (self.channel_path(name) / "channel.json").is_file():
             raise WorkDirectoryError(
-                f"there is no channel {name!r} in {self.path}", hint=f"there are: {', '.join(self.channel_names())}"
+                f"there is no channel {name!r} in {self.path}",
+                hint=f"there are: {', '.join(self.channel_names()) or 'none yet'}",
             )
         return Channel.open(self.channel_path(name))
 
@@ -159,8 +161,8 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Say what no longer fits. Pure.
 
     A segment without state may change its plan freely; one with state may not. Schemas, sources, partitions, time
-    zone and Spark version may never change under existing state. Segments and sources cannot be added, because aligned
-    epochs begin at zero everywhere. Sinks may come and go.
+    zone and Spark version may never change under existing state, but for malformed rows that are diverted from now
+    on. Segments and sources cannot be added, because aligned epochs begin at zero everywhere. Sinks may come and go.
     """
     changes = [
         f"{key} was {before.get(key)!r}, is {after[key]!r}"
@@ -168,7 +170,13 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
         if before.get(key) != after[key]
     ]
     for kind in ("sources", "segments"):
-        old, new = before.get(kind, {}), after[kind]
+        old, new = before.get(kind, {}), dict(after[kind])
+        if kind == "sources":
+            # What a source may become is no change.
+            new |= {name: old[name] for name in old if name in new and may_become(old[name], new[name])}
+        else:
+            # Rejects keep no state: they may begin at any epoch.
+            new = {name: segment for name, segment in new.items() if name in old or not name.endswith(".rejects")}
         changes += [f"{kind[:-1]} {name!r} is gone" for name in old if name not in new]
         changes += [f"{kind[:-1]} {name!r} is new" for name in new if name not in old]
         for name in old:

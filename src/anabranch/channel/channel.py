@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from anabranch import sources
-from anabranch.channel.manifest import Manifest, decode
+from anabranch.channel.manifest import Manifest, Producer, decode
 from anabranch.channel.parts import read_part
 from anabranch.durable import fsync_directory, write_advisory, write_atomic
 from anabranch.errors import Corrupt, IdentityChanged, Trimmed
@@ -101,6 +101,9 @@ class Channel:
                 f"the pipeline now gives {_columns(spec.schema)}",
                 hint="restore the old schema, or start over with another --work directory",
             )
+        if found.spec.source != spec.source and sources.may_become(found.spec.source, spec.source):
+            write_atomic(description, spec.encode())
+            return cls.open(path)
         if found.spec.source != spec.source:
             raise IdentityChanged(
                 f"source {spec.name!r} was {_changed(found.spec.source, spec.source)} in this work directory",
@@ -164,6 +167,13 @@ class Channel:
         except Corrupt:
             self.ledger.read(epoch)  # Says `Trimmed` if the epoch went away while it was read
             raise
+
+    def begin_after(self, epoch: int, producer: Producer, now_s: float) -> None:
+        """Let a new channel begin after an epoch instead of at zero: that epoch is empty, and those before are gone."""
+        if epoch >= 0 and self.ledger.last() is None:
+            self.release(Manifest(epoch=epoch, producer=producer, released_s=now_s, rows=0))
+        if epoch > 0:
+            self.ledger.trim(epoch - 1)
 
     # Acknowledgements
 

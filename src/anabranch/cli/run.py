@@ -31,7 +31,7 @@ def run(  # noqa: PLR0913  every option of the command is a parameter
     *,
     work: WorkOption = None,
     drain: Annotated[bool, typer.Option("--drain", help="Take what the sources hold now, deliver it, end.")] = False,
-    seconds: Annotated[float | None, typer.Option("--seconds", help="Stop, in order, after this long.")] = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", min=0, help="Stop, in order, after this long.")] = None,
     master: Annotated[
         str, typer.Option("--master", help="Spark master: local[2], spark://…, yarn, k8s://…")
     ] = "local[*]",

@@ -49,11 +49,11 @@ def _units(nodes: list[dict[str, Any]]) -> Table:
 
 def _channels(channels: list[dict[str, Any]]) -> Table:
     table = Table(title="channels")
-    for heading in ("channel", "first", "last", "rows", "pending", "consumers"):
+    for heading in ("channel", "first", "last", "rows kept", "pending", "consumers"):
         table.add_column(heading)
     for channel in channels:
         rows = "–" if channel["rows"] is None else f"{channel['rows']:,}"
-        readers = ", ".join(f"{name} at {epoch}" for name, epoch in channel["consumers"].items())
-        cells = [str(channel[key]) for key in ("name", "first", "last")]
+        readers = ", ".join(f"{name} at {epoch if epoch >= 0 else '–'}" for name, epoch in channel["consumers"].items())
+        cells = ["–" if channel[key] is None else str(channel[key]) for key in ("name", "first", "last")]
         table.add_row(*cells, rows, str(channel["pending"]), readers)
     return table

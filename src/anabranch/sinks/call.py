@@ -32,7 +32,7 @@ class CallSink:
     def kind(self) -> str:
         return "call"
 
-    def check(self) -> None:
+    def check(self, work_id: str | None = None) -> None:
         if not any(_callable_with(self.function, count) for count in (2, _WITH_GENERATION)):
             raise PipelineError(
                 f"ab.call got {self.function!r}", hint="pass a function (frame, epoch) or (frame, epoch, generation)"

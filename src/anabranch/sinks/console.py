@@ -24,7 +24,7 @@ class ConsoleSink:
     def kind(self) -> str:
         return "console"
 
-    def check(self) -> None:
+    def check(self, work_id: str | None = None) -> None:
         if self.rows < 1:
             raise PipelineError(f"console sink: rows is {self.rows}", hint="print at least one row")
 

@@ -38,7 +38,7 @@ class DirectorySink:
     directory: Path
     kind: str
 
-    def check(self) -> None:
+    def check(self, work_id: str | None = None) -> None:
         present = self.directory
         while not present.exists():
             present = present.parent
@@ -46,26 +46,42 @@ class DirectorySink:
             raise SinkError(f"{present} is a file, not a directory", hint="choose another output directory")
         if not os.access(present, os.W_OK | os.X_OK):
             raise SinkError(f"cannot write to {present}", hint="choose another directory, or change its permissions")
+        if present == self.directory:
+            owner = self._owner()
+            if owner is not None and owner.get("work_id") != work_id:
+                raise self._taken()
 
     def deliverer(self, delivery: Delivery) -> DirectoryDeliverer:
         self.directory.mkdir(parents=True, exist_ok=True)
-        owner = self.directory / _OWNER
         mine = {"work_id": delivery.work_id, "channel": delivery.channel.spec.name, "kind": self.kind}
-        if not owner.exists():
-            strangers = [name for name in os.listdir(self.directory) if not name.startswith((".", "_"))]
-            if strangers:
-                raise SinkError(
-                    f"{self.directory} already holds files that this pipeline did not write, such as {strangers[0]!r}",
-                    hint="choose an empty directory for the sink",
-                )
-        link_first(owner, json.dumps(mine).encode())
-        if json.loads(owner.read_bytes()) != mine:
-            raise SinkError(
-                f"{self.directory} was filled by another run or another step",
-                hint="choose an empty directory, or continue with the work directory that wrote it",
-            )
+        if self._owner() is None:
+            link_first(self.directory / _OWNER, json.dumps(mine).encode())
+        if self._owner() != mine:
+            raise self._taken()
         sweep_temporaries(self.directory)
         return DirectoryDeliverer(self, delivery)
+
+    def _owner(self) -> dict[str, Any] | None:
+        """Return who fills the directory, None if it is empty; `SinkError` if somebody who does not say so."""
+        try:
+            found: dict[str, Any] = json.loads((self.directory / _OWNER).read_bytes())
+            return found
+        except FileNotFoundError:
+            strangers = [name for name in os.listdir(self.directory) if not name.startswith((".", "_"))]
+        except ValueError as error:
+            raise SinkError(f"{self.directory / _OWNER} is unreadable", hint="choose an empty directory") from error
+        if strangers:
+            raise SinkError(
+                f"{self.directory} already holds files that this pipeline did not write, such as {strangers[0]!r}",
+                hint="choose an empty directory for the sink",
+            )
+        return None
+
+    def _taken(self) -> SinkError:
+        return SinkError(
+            f"{self.directory} was filled by another run or another step",
+            hint="choose an empty directory, or continue with the work directory that wrote it",
+        )
 
 
 class DirectoryDeliverer:

@@ -44,8 +44,11 @@ class Sink(Protocol):
         """A short name, such as "parquet"."""
         ...
 
-    def check(self) -> None:
-        """Raise `SinkError`, with a hint, if this sink cannot be used at all. Creates nothing."""
+    def check(self, work_id: str | None = None) -> None:
+        """Raise `SinkError`, with a hint, if this sink cannot be used at all. Creates nothing.
+
+        `work_id` is the id of the work directory, None if it is new.
+        """
         ...
 
     def deliverer(self, delivery: Delivery) -> Deliverer:

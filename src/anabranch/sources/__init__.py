@@ -42,6 +42,19 @@ _KINDS: dict[str, type[Words | TextFiles | JsonlFiles | CsvFiles | ParquetFiles]
 }
 
 
+def may_become(before: dict[str, Any] | None, after: dict[str, Any] | None) -> bool:
+    """Say whether a source may go on as another. Pure.
+
+    Only what does not change the rows that were already taken may differ: malformed rows may be diverted from now on,
+    for until now there were none.
+    """
+    if before == after:
+        return True
+    if before is None or after is None:
+        return False
+    return {**before, "malformed": "divert"} == after and before.get("malformed") == "fail"
+
+
 def from_spec(spec: dict[str, Any]) -> Source:
     """Make the source that a `spec()` describes; `Corrupt` if this version does not know what it says. Cheap."""
     fields = dict(spec)
