@@ -93,10 +93,14 @@ def test_a_version_is_at_most_as_new_as_what_it_reads():
     """Of a consumer that is ahead an older version is taken; a producer may be ahead."""
     inputs = {"a": ("words",), "b": ("a",), "c": ("a", "b")}
     assert epochs(choose({"a": found("a", 9, 8), "b": found("b", 7), "c": found("c", 5)}, inputs)) == {
-        "a": 9, "b": 7, "c": 5
+        "a": 9,
+        "b": 7,
+        "c": 5,
     }
     assert epochs(choose({"a": found("a", 9), "b": found("b", 12, 9), "c": found("c", 10, 8)}, inputs)) == {
-        "a": 9, "b": 9, "c": 8
+        "a": 9,
+        "b": 9,
+        "c": 8,
     }
 
 
