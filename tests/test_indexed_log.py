@@ -112,8 +112,9 @@ def test_a_lost_log_file_is_missed(tmp_path):
         store.write({f"k{number}": b"x" * 100})
     store.close()
     (tmp_path / log_files(tmp_path)[1]).unlink()
-    with pytest.raises(Corrupt, match="missing"):
-        IndexedLogStore(tmp_path, limits=SMALL)
+    for writing in (True, False):
+        with pytest.raises(Corrupt, match="missing"):
+            IndexedLogStore(tmp_path, writing=writing, limits=SMALL)
 
 
 def test_threads_share_a_flush(tmp_path, monkeypatch):

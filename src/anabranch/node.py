@@ -112,7 +112,7 @@ class Node:
     def _run(self) -> None:
         spark = self._session()
         assembly = Assembly(spark, self._graph, self._segments, self._work)
-        assembly.check()
+        assembly.check(sinks=not self._options.replay)
         plans = assembly.build_all()
         self._channels = {name: self._work.channel(name) for name in [*self._graph.sources, *self._segments]}
         self._take_leases()

@@ -4,8 +4,8 @@
     index.json, segment-N.arrow   the index as of some position in the log (log_index.py)
     writer               locked by the process that writes
 
-A save appends one block and flushes it. Threads that save at the same time share a block and a flush: whoever gets the
-file takes along what the others have queued. Opening reads the flushed index and the log after it; a torn last block
+A save appends one block and flushes it. Threads that save at the same time share a block and a flush: one leads, saves
+what all have queued, and calls them. Opening reads the flushed index and the log after it; a torn last block
 is cut off. Without an index the whole log is read: the index is a shortcut, never the truth.
 
 A log file to which no key refers is removed; one that is mostly dead is emptied first, by appending what is still alive
@@ -16,6 +16,7 @@ that file is the oldest: until then an older value could come back if the index 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import threading
@@ -49,12 +50,20 @@ class LogLimits:
 
 
 class _Save:
-    """One caller's batch on its way."""
+    """One caller's batch on its way; the caller sleeps until it is called, because it is done or because it leads."""
 
     def __init__(self, encoded: Encoded) -> None:
         self.encoded = encoded
         self.done = False
         self.error: BaseException | None = None
+        self._called = threading.Lock()
+        self._called.acquire()
+
+    def sleep(self) -> None:
+        self._called.acquire()
+
+    def call(self) -> None:
+        self._called.release()
 
 
 class IndexedLogStore:
@@ -67,6 +76,7 @@ class IndexedLogStore:
         self._limits = limits or LogLimits()
         self._writer = WriterLock(directory) if writing else None
         self._queue: list[_Save] = []
+        self._led = False
         self._queue_lock = threading.Lock()
         # Taken in this order: `_writing` by whoever appends, `_lock` for as long as index or descriptors change.
         self._writing = threading.Lock()
@@ -94,13 +104,31 @@ class IndexedLogStore:
         save = _Save(log_file.encode(batch))
         with self._queue_lock:
             self._queue.append(save)
-        with self._writing:
-            while not save.done:
+            leads, self._led = not self._led, True
+        if not leads:
+            save.sleep()
+        if not save.done:
+            self._lead(save)
+        if save.error is not None:
+            raise save.error
+
+    def _lead(self, mine: _Save) -> None:
+        """Save what is queued, mine first, call its owners, and leave the lead to the first that came meanwhile."""
+        group: list[_Save] = []
+        try:
+            with self._writing:
                 with self._queue_lock:
                     group = self._take_group()
                 self._save_group(group)
-        if save.error is not None:
-            raise save.error
+        finally:
+            with self._queue_lock:
+                next_leader = self._queue[0] if self._queue else None
+                self._led = next_leader is not None
+            for save in group:
+                if save is not mine:
+                    save.call()
+            if next_leader is not None:
+                next_leader.call()
 
     def _take_group(self) -> list[_Save]:
         size_bytes = 0
@@ -319,12 +347,13 @@ class IndexedLogStore:
                 self._forget(file)
             try:
                 self._load()
-            except FileNotFoundError:
+            except FileNotFoundError as error:
                 if self._writer is not None:
                     raise
+                vanished = error.filename
                 continue  # the writer replaced a file while we looked
             return
-        raise StoreUnavailable(f"{self._files.path} changed {_ATTEMPTS} times while it was opened")
+        raise Corrupt(f"{vanished} is missing, though the index refers to it", hint="restore the file from a copy")
 
     def _load(self) -> None:
         self._index = self._flushed_index()
@@ -332,7 +361,9 @@ class IndexedLogStore:
         first, offset = self._index.position
         for file, held in self._index.held.items():
             if held.values and file not in numbers:
-                raise self._files.missing(file)
+                if self._writer is not None:
+                    raise self._files.missing(file)
+                raise FileNotFoundError(errno.ENOENT, "missing", str(self._files.file(file)))
         for file in numbers:
             if file >= first:
                 note = functools.partial(self._note, file)
