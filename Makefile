@@ -28,6 +28,7 @@ demo: $(STAMP) java
 	$(BIN)/python examples/demo.py
 
 soak: $(STAMP) java
+	ANABRANCH_STORE_KILLS=200 $(BIN)/python -m pytest tests/test_stores.py -k killed --timeout=0
 	$(BIN)/python -m pytest -m soak tests/soak -p no:randomly -s --timeout=0
 
 clean:

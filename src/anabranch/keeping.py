@@ -14,6 +14,7 @@ from anabranch.keeper.restoring import materialise, newest_version
 from anabranch.keeper.surroundings import Surroundings, upstream_of
 from anabranch.keeper.version import Version
 from anabranch.store.opening import drop, namespaces, open_store
+from anabranch.store.store import without_password
 from anabranch.strategies import PassiveStandby
 
 # How long an orderly end waits for stores to take the last version; without it, the next run ships it.
@@ -92,7 +93,7 @@ class Keepers:
         if keeper is None:
             return []
         return [
-            {"store": url, **asdict(counters), "lag_epochs": counters.lag_epochs}
+            {"store": without_password(url), **asdict(counters), "lag_epochs": counters.lag_epochs}
             for url, counters in keeper.counters().items()
         ]
 

@@ -100,3 +100,19 @@ def plot_stores(report: Path, picture: Path) -> None:
     load.legend()
     figure.tight_layout()
     figure.savefig(picture)
+
+
+def plot_keeper(report: Path, picture: Path) -> None:
+    """Draw one bar with and one without the keeper, with every round as a dot."""
+    from matplotlib.figure import Figure
+
+    lines = lines_of(report)
+    figure = Figure(figsize=(5, 4))
+    axes = figure.subplots()
+    for place, keeper in enumerate(("off", "on")):
+        rates = [line["rows_per_s"] / 1e6 for line in lines if line["keeper"] == keeper]
+        axes.bar(place, sum(rates) / max(1, len(rates)), color="#1f77b4")
+        axes.plot([place] * len(rates), rates, "k.")
+    axes.set(xticks=(0, 1), xticklabels=("keeper off", "keeper on"), ylabel="million rows/s")
+    figure.tight_layout()
+    figure.savefig(picture)

@@ -24,7 +24,10 @@ _STOP_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class Task:
-    """One run: what to compute, from where to where; `drain` ends it when the input is read."""
+    """One run: what to compute, from where to where; `drain` ends it when the input is read.
+
+    With a `store`, Anabranch keeps a version of every epoch there.
+    """
 
     function: str
     input: Path
@@ -32,6 +35,7 @@ class Task:
     drain: bool
     files_per_batch: int | None = None
     epoch_bytes: int = 64 << 20
+    store: str = ""
 
     @property
     def output(self) -> Path:
@@ -87,6 +91,7 @@ def anabranch(task: Task) -> Iterator[subprocess.Popen[bytes]]:
         "BENCH_OUTPUT": str(task.output),
         "BENCH_FUNCTION": task.function,
         "BENCH_EPOCH_BYTES": str(task.epoch_bytes),
+        "BENCH_STORE": task.store,
     }
     with (task.directory / "log").open("wb") as log:
         process = subprocess.Popen(

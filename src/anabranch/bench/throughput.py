@@ -35,6 +35,7 @@ class ThroughputOptions:
     rows: int = 12_000_000
     warm_up_rows: int = 8_000_000
     rounds: int = 3
+    files_per_batch: int = FILES_PER_BATCH
 
 
 def write_input(directory: Path, rows: int) -> int:
@@ -63,7 +64,7 @@ def measure(options: ThroughputOptions, report: Report, say: Callable[[str], Non
             for function in FUNCTIONS:
                 order = list(SIDES) if number % 2 == 0 else list(SIDES)[::-1]
                 for side in order:
-                    line = _run(side, function, options, scratch, largest)
+                    line = run(side, function, options, scratch, largest)
                     rates[function][side].append(line["rows_per_s"])
                     report.add(round=number, order=order, **line)
                     say(f"round {number + 1}: {function}, {side}: {line['rows_per_s']:,.0f} rows/s")
@@ -77,14 +78,22 @@ def measure(options: ThroughputOptions, report: Report, say: Callable[[str], Non
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _run(side: str, function: str, options: ThroughputOptions, scratch: Path, largest: int) -> dict[str, Any]:
+def run(
+    side: str, function: str, options: ThroughputOptions, scratch: Path, largest: int, *, store: str = ""
+) -> dict[str, Any]:
+    """Run one side once; return its rate."""
     directory = scratch / "run"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
     task = Task(
-        function, scratch / "input", directory, drain=True, files_per_batch=FILES_PER_BATCH,
-        epoch_bytes=FILES_PER_BATCH * largest,
-    )  # fmt: skip
+        function,
+        scratch / "input",
+        directory,
+        drain=True,
+        files_per_batch=options.files_per_batch,
+        epoch_bytes=options.files_per_batch * largest,
+        store=store,
+    )
     with SIDES[side](task) as process:
         process.wait(_TIMEOUT_S)
         if process.returncode != 0:
@@ -94,7 +103,7 @@ def _run(side: str, function: str, options: ThroughputOptions, scratch: Path, la
 
 
 def _rate(batches: list[Delivered], options: ThroughputOptions) -> dict[str, Any]:
-    rows_per_batch = ROWS_PER_FILE * FILES_PER_BATCH
+    rows_per_batch = ROWS_PER_FILE * options.files_per_batch
     warm = options.warm_up_rows // rows_per_batch
     last = (options.warm_up_rows + options.rows) // rows_per_batch
     ends = {batch.number: batch.at_s for batch in batches}

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from anabranch.bench import endurance as endurance_bench
+from anabranch.bench import keeping as keeping_bench
 from anabranch.bench import latency as latency_bench
 from anabranch.bench import plots
 from anabranch.bench import stores as stores_bench
@@ -106,6 +107,22 @@ def stores(
     figures = stores_bench.measure(stores_bench.StoresOptions(keys=keys, rounds=rounds), report, _say)
     plots.plot_stores(report.path, out / "stores.png")
     _conclude(figures, report, as_json=as_json, what="")
+
+
+@app.command()
+def keeper(
+    *, rounds: RoundsOption = 3, out: OutOption = DEFAULT_OUT, as_json: JsonOption = False, trace: TraceOption = False
+) -> None:
+    """Rows per second of a windowed count with a version of every epoch shipped to a log, and without.
+
+    Example:
+      anabranch bench keeper --rounds 3
+    """
+    del trace  # read by main
+    report = _report(out, "keeper")
+    ratios = keeping_bench.measure(rounds, report, _say)
+    plots.plot_keeper(report.path, out / "keeper.png")
+    _conclude(ratios, report, as_json=as_json, what="of the rows/s without the keeper")
 
 
 def _report(out: Path, name: str) -> Report:

@@ -38,13 +38,22 @@ def status(*, work: WorkOption = None, as_json: JsonOption = False, trace: Trace
 
 def _units(nodes: list[dict[str, Any]]) -> Table:
     table = Table(title="units")
-    for heading in ("node", "process", "unit", "role", "generation", "epoch"):
+    for heading in ("node", "process", "unit", "role", "generation", "epoch", "kept"):
         table.add_column(heading)
     for node in nodes:
         for unit in node["units"]:
             cells = (node["name"], node["pid"], unit["unit"], unit["role"], unit["generation"], unit["epoch"])
-            table.add_row(*map(str, cells))
+            table.add_row(*map(str, cells), "\n".join(map(_kept, unit.get("stores", []))) or "–")
     return table
+
+
+def _kept(store: dict[str, Any]) -> str:
+    """Say up to which epoch a store can restore a unit, and what is wrong with it, if anything."""
+    epoch = store["shipped_epoch"]
+    text = f"{store['store']}: {'nothing yet' if epoch < 0 else f'epoch {epoch}'}"
+    if store["lag_epochs"]:
+        text += f", {store['lag_epochs']} behind"
+    return text + (f" ({store['error']})" if store["error"] else "")
 
 
 def _channels(channels: list[dict[str, Any]]) -> Table:

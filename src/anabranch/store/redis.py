@@ -14,8 +14,6 @@ written again, it sets the same keys to the same values.
 
 from __future__ import annotations
 
-import functools
-import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -25,7 +23,7 @@ from redis.retry import Retry
 
 from anabranch.errors import Corrupt, StoreError, StoreUnavailable
 from anabranch.store.framing import framed, unframed
-from anabranch.store.store import Durability, check_batch, check_key
+from anabranch.store.store import Durability, check_batch, check_key, without_password
 
 FORMAT = 1
 # A restarting server is back within seconds; longer than this is for the caller to decide.
@@ -40,7 +38,7 @@ class RedisStore:
     """A handle on a namespace of a server."""
 
     def __init__(self, url: str, namespace: str = "") -> None:
-        self._where = _without_password(url)
+        self._where = without_password(url)
         self._prefix = f"anabranch:{namespace}:"
         self._index = f"{self._prefix}keys"
         retry = Retry(ExponentialBackoff(cap=_LONGEST_PAUSE_S, base=0.05), _RETRIES)
@@ -145,10 +143,3 @@ def forget_redis_namespace(url: str, namespace: str) -> None:
     store = RedisStore(url, namespace)
     store._ask(lambda: store._client.delete(f"{store._prefix}format", store._index))  # noqa: SLF001  same module
     store.close()
-
-
-@functools.cache
-def _without_password(url: str) -> str:
-    """Return an address that may be shown."""
-    parts = urllib.parse.urlsplit(url)
-    return urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

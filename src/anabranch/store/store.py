@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import re
+import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -91,3 +92,9 @@ def check_key(key: str) -> None:
         raise StoreError(
             f"{key[:80]!r} is not a key", hint="keys are segments of letters, digits and _ . = + -, joined by /"
         )
+
+
+def without_password(url: str) -> str:
+    """Return an address that may be shown."""
+    parts = urllib.parse.urlsplit(url)
+    return urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if parts.netloc else url

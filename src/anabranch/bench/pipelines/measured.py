@@ -11,3 +11,5 @@ pipe = ab.Pipeline(
 words = pipe.source("words", ab.read_parquet(os.environ["BENCH_INPUT"], schema=SCHEMA))
 result = pipe.step(words)(FUNCTIONS[os.environ["BENCH_FUNCTION"]])
 pipe.sink(result, ab.parquet(os.environ["BENCH_OUTPUT"]))
+if os.environ.get("BENCH_STORE"):
+    pipe.protect(strategy=ab.PassiveStandby(store=os.environ["BENCH_STORE"]))
