@@ -22,6 +22,7 @@ from anabranch.errors import Corrupt, StoreError, WorkDirectoryError
 from anabranch.keeper.restoring import bring, fetch
 from anabranch.keeper.version import PREFIX, KeptFile, Version, decode
 from anabranch.store.opening import namespaces, open_store
+from anabranch.store.store import without_password
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def find_versions(urls: Iterable[str]) -> dict[str, list[Found]]:
                 for key in store.keys(PREFIX):
                     record = store.read(key)
                     if record is not None:
-                        version = decode(record, f"{url} {namespace} {key}")
+                        version = decode(record, f"{without_password(url)} {namespace} {key}")
                         found.setdefault(version.unit, []).append(Found(version, url, namespace))
             finally:
                 store.close()
@@ -77,14 +78,16 @@ def rebuild(urls: list[str], target: Path, say: Callable[[str], None] = lambda _
         raise WorkDirectoryError(f"{target} is not empty", hint="restore into a new directory")
     found = find_versions(urls)
     if not found:
-        raise StoreError(f"there is no version in {', '.join(urls)}", hint="check the addresses")
+        raise StoreError(f"there is no version in {', '.join(map(without_password, urls))}", hint="check the addresses")
     identity = _identity(found)
     chosen = choose(found, {name: tuple(segment["inputs"]) for name, segment in identity["segments"].items()})
     unfinished = target.with_name(f"{TEMPORARY_PREFIX}{target.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         for unit, some in chosen.items():
-            say(f"unit {unit}: epoch {some.version.epoch}, {len(some.version.files)} files from {some.url}")
+            say(
+                f"unit {unit}: epoch {some.version.epoch}, {len(some.version.files)} files from {without_password(some.url)}"
+            )
             _bring_all(some, unfinished)
         for name in ("channels", "leases", "units", "nodes", "logs"):
             (unfinished / name).mkdir(parents=True, exist_ok=True)

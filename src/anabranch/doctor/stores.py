@@ -9,7 +9,7 @@ from anabranch.errors import Corrupt, StoreError
 from anabranch.keeper.restoring import fetch
 from anabranch.keeper.version import PREFIX, Version, decode
 from anabranch.store.opening import namespaces, open_store
-from anabranch.store.store import Store
+from anabranch.store.store import Store, without_password
 
 _OTHER = "other versions may be whole; the pipeline ships a new one as soon as it runs"
 
@@ -17,16 +17,17 @@ _OTHER = "other versions may be whole; the pipeline ships a new one as soon as i
 def look_at_store(url: str) -> Iterator[Finding]:
     """Yield what is wrong with a store."""
     found = namespaces(url, "")
+    shown = without_password(url)
     if not found:
-        yield Finding("empty store", url, "holds no run of any unit", advice="check the address")
+        yield Finding("empty store", shown, "holds no run of any unit", advice="check the address")
     for namespace in found:
         try:
             store = open_store(url, namespace, writing=False)
         except (Corrupt, StoreError) as error:
-            yield Finding("store damaged", f"{url} {namespace}", error.message, advice=error.hint)
+            yield Finding("store damaged", f"{shown} {namespace}", error.message, advice=error.hint)
             continue
         try:
-            yield from _versions(store, f"{url} {namespace}")
+            yield from _versions(store, f"{shown} {namespace}")
         finally:
             store.close()
 
