@@ -85,9 +85,8 @@ def rebuild(urls: list[str], target: Path, say: Callable[[str], None] = lambda _
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         for unit, some in chosen.items():
-            say(
-                f"unit {unit}: epoch {some.version.epoch}, {len(some.version.files)} files from {without_password(some.url)}"
-            )
+            origin = without_password(some.url)
+            say(f"unit {unit}: epoch {some.version.epoch}, {len(some.version.files)} files from {origin}")
             _bring_all(some, unfinished)
         for name in ("channels", "leases", "units", "nodes", "logs"):
             (unfinished / name).mkdir(parents=True, exist_ok=True)
