@@ -18,9 +18,9 @@ from typing import Any
 
 from anabranch.channel.channel import Channel
 from anabranch.durable import TEMPORARY_PREFIX
-from anabranch.errors import Corrupt, StoreError, WorkDirectoryError
-from anabranch.keeper.restoring import bring, fetch
-from anabranch.keeper.version import PREFIX, KeptFile, Version, decode
+from anabranch.errors import StoreError, WorkDirectoryError
+from anabranch.keeper.restoring import bring, fetch, inside
+from anabranch.keeper.version import PREFIX, Version, decode
 from anabranch.store.opening import namespaces, open_store
 from anabranch.store.store import without_password
 
@@ -123,17 +123,11 @@ def _bring_all(some: Found, directory: Path) -> None:
     store = open_store(some.url, some.namespace, writing=False)
     try:
         for file in some.version.files:
-            target = directory / _inside(file)
+            target = directory / inside(file.path)
             if not target.exists():
                 bring(store, file, target)
     finally:
         store.close()
-
-
-def _inside(file: KeptFile) -> str:
-    if os.path.isabs(file.path) or ".." in Path(file.path).parts:
-        raise Corrupt(f"a version names the file {file.path!r}, which is outside of the work directory")
-    return file.path
 
 
 def _begin_where_kept(path: Path) -> None:

@@ -46,7 +46,7 @@ def materialise(store: Store, version: Version, directory: Path, *, have: Path |
     unfinished = directory.with_name(f"{TEMPORARY_PREFIX}{directory.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
     for file in run_files(version):
-        target = unfinished / _checked(file.path.removeprefix(f"{version.run_path}/"))
+        target = unfinished / inside(file.path.removeprefix(f"{version.run_path}/"))
         bring(store, file, target, have=None if have is None else have / file.path)
     unfinished.rename(directory)
 
@@ -79,7 +79,7 @@ class WarmCopy:
             return self.version
         files = run_files(version)
         for file in files:
-            target = self.directory / _checked(file.path)
+            target = self.directory / inside(file.path)
             if not _is(target, file):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 aside = target.with_name(f"{TEMPORARY_PREFIX}{target.name}")
@@ -95,7 +95,7 @@ class WarmCopy:
         return version
 
 
-def _checked(path: str) -> str:
+def inside(path: str) -> str:
     """Refuse a path that leaves the directory: a record is data, whoever wrote it."""
     if os.path.isabs(path) or ".." in Path(path).parts:
         raise Corrupt(f"a version names the file {path!r}, which is outside of its directory")
