@@ -12,15 +12,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 from anabranch.bench.report import Report
-from anabranch.bench.throughput import ThroughputOptions, run, write_input
+from anabranch.bench.sides import Task
+from anabranch.bench.throughput import ThroughputOptions, drained, write_input
+from anabranch.channel.channel import Channel
+from anabranch.errors import AnabranchError
+from anabranch.rebuilding import find_versions
 
 OPTIONS = ThroughputOptions(rows=8_000_000, warm_up_rows=8_000_000, files_per_batch=4)
+# Epochs from the first to the last of these count; those before warm up.
+FIRST, LAST = 15, 29
 
 
 def measure(rounds: int, report: Report, say: Callable[[str], None]) -> dict[str, float]:
     """Run all rounds; return the median ratio of the rate with the keeper to the rate without."""
     scratch = Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
-    rates: dict[str, list[float]] = {"off": [], "on": []}
+    times: dict[str, list[float]] = {"off": [], "on": []}
     try:
         say(f"writing {OPTIONS.rows + OPTIONS.warm_up_rows:,} rows of input")
         largest = write_input(scratch / "input", OPTIONS.rows + OPTIONS.warm_up_rows)
@@ -28,11 +34,25 @@ def measure(rounds: int, report: Report, say: Callable[[str], None]) -> dict[str
             order = ["off", "on"] if number % 2 == 0 else ["on", "off"]
             for keeper in order:
                 store = f"log:{scratch / f'store-{number}'}" if keeper == "on" else ""
-                line = run("anabranch", "windowed", OPTIONS, scratch, largest, store=store)
-                rates[keeper].append(line["rows_per_s"])
-                batch_s = round(line["seconds"] / line["batches"], 4)
-                report.add(round=number, order=order, keeper=keeper, batch_s=batch_s, **line)
-                say(f"round {number + 1}: keeper {keeper}: {line['rows_per_s']:,.0f} rows/s, {batch_s:.3f} s per epoch")
+                task = drained("anabranch", "windowed", OPTIONS, scratch, largest, store=store)
+                epoch_s = _seconds_per_epoch(task)
+                times[keeper].append(epoch_s)
+                report.add(round=number, order=order, keeper=keeper, epoch_s=epoch_s, versions=_versions(store))
+                say(f"round {number + 1}: keeper {keeper}: {epoch_s:.3f} s per epoch")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return {"windowed": statistics.median(on / off for on, off in zip(rates["on"], rates["off"], strict=True))}
+    return {"windowed": statistics.median(off / on for on, off in zip(times["on"], times["off"], strict=True))}
+
+
+def _seconds_per_epoch(task: Task) -> float:
+    """Take the time from the ledger: a sink shows no epoch without rows. Every epoch holds as many rows as the next."""
+    channel = Channel.open(task.directory / "work" / "channels" / "windowed")
+    first, last = channel.manifest(FIRST), channel.manifest(LAST)
+    if first is None or last is None:
+        raise AnabranchError(f"the measured pipeline ended before epoch {LAST}")
+    return (last.released_s - first.released_s) / (LAST - FIRST)
+
+
+def _versions(store: str) -> dict[str, int]:
+    """Return the newest epoch that the store holds, to show that it kept up."""
+    return {unit: some[0].version.epoch for unit, some in find_versions([store]).items()} if store else {}

@@ -78,10 +78,16 @@ def measure(options: ThroughputOptions, report: Report, say: Callable[[str], Non
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def run(
-    side: str, function: str, options: ThroughputOptions, scratch: Path, largest: int, *, store: str = ""
-) -> dict[str, Any]:
+def run(side: str, function: str, options: ThroughputOptions, scratch: Path, largest: int) -> dict[str, Any]:
     """Run one side once; return its rate."""
+    task = drained(side, function, options, scratch, largest)
+    return {"side": side, "function": function, **_rate(delivered(side, task), options)}
+
+
+def drained(
+    side: str, function: str, options: ThroughputOptions, scratch: Path, largest: int, *, store: str = ""
+) -> Task:
+    """Run one side to its end, in a fresh directory."""
     directory = scratch / "run"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
@@ -98,8 +104,7 @@ def run(
         process.wait(_TIMEOUT_S)
         if process.returncode != 0:
             raise AnabranchError(f"{side} failed:\n{(directory / 'log').read_text()[-2000:]}")
-    batches = delivered(side, task)
-    return {"side": side, "function": function, **_rate(batches, options)}
+    return task
 
 
 def _rate(batches: list[Delivered], options: ThroughputOptions) -> dict[str, Any]:
