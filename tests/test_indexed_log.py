@@ -171,3 +171,30 @@ def test_readers_follow_a_busy_writer(tmp_path):
         stopping.set()
         thread.join()
         store.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_files_hold_is_counted_right(tmp_path, seed):
+    """After any saves, flushes and openings, the counts are those of the entries that the index gives."""
+    chance = random.Random(seed)
+    store = IndexedLogStore(tmp_path, limits=SMALL)
+    for number in range(250):
+        keys = [f"k{chance.randrange(30)}" for _ in range(chance.randrange(1, 4))]
+        store.write({key: None if chance.random() < 0.3 else bytes(chance.randrange(90)) for key in keys})
+        if number % 50 == 49:
+            (store.close if chance.random() < 0.5 else store._let_go)()
+            store = IndexedLogStore(tmp_path, limits=SMALL)
+    store._flush()
+    expected = {}
+    for number in range(30):
+        entry = store._index.get(f"k{number}")
+        if entry is not None:
+            values, value_bytes, removals = expected.get(entry.file, (0, 0, 0))
+            change = (0, 0, 1) if entry.removed else (1, entry.length, 0)
+            expected[entry.file] = (values + change[0], value_bytes + change[1], removals + change[2])
+    present = {path.name for path in tmp_path.glob("*.log")}
+    counted = {file: (some.values, some.value_bytes, some.removals) for file, some in store._index.held.items()}
+    assert {file: counts for file, counts in counted.items() if any(counts)} == {
+        file: counts for file, counts in expected.items() if f"{file:012d}.log" in present
+    }
+    store.close()

@@ -219,6 +219,8 @@ class IndexedLogStore:
             if file is not None:
                 self._empty(file)
             self._flush()
+            if file is not None and self._index.held[file].values:
+                self._damaged.add(file)
             self._remove_dead()
         except OSError as error:
             if error.errno not in FULL:
@@ -259,8 +261,6 @@ class IndexedLogStore:
                 batch, size_bytes = {}, 0
         if batch:
             self._append([log_file.encode(batch)], moving=True)
-        if self._index.held[file].values:
-            self._damaged.add(file)
 
     def _append_again(self, batch: dict[str, bytes | None]) -> None:
         if not batch:

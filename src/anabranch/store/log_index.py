@@ -22,7 +22,7 @@ import os
 import zlib
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,6 +104,36 @@ class Segment:
             position += 1
         return None
 
+    def find(self, hashes: Any, keys: pa.Array) -> Any:  # noqa: ANN401  numpy arrays
+        """Return the position of each key, -1 where it is not here."""
+        at = np.minimum(self._hashes.searchsorted(hashes), len(self._hashes) - 1)
+        found = np.where(self._hashes[at] == hashes, at, -1)
+        hits = np.flatnonzero(found >= 0)
+        alike = pc.equal(self.batch.column("key").take(pa.array(at[hits])), keys.take(pa.array(hits)))
+        for row in hits[~alike.to_numpy(zero_copy_only=False)].tolist():
+            # Another key with the same hash stands first: look behind it, one by one.
+            found[row] = self._behind(int(at[row]), keys[row].as_py())
+        return found
+
+    def _behind(self, position: int, key: bytes) -> int:
+        hashed = self._hashes[position]
+        while position < len(self._hashes) and self._hashes[position] == hashed:
+            if self.batch.column("key")[position].as_py() == key:
+                return position
+            position += 1
+        return -1
+
+    def let_go(self, positions: Any, held: dict[int, Held]) -> None:  # noqa: ANN401  a numpy array
+        """Count the entries at some positions no longer."""
+        files, _, lengths, _ = (values[positions] for values in self._places)
+        for file in np.unique(files).tolist():
+            mine = lengths[files == file]
+            values = mine[mine != _REMOVED_LENGTH]
+            some = held.setdefault(file, Held())
+            some.values -= len(values)
+            some.value_bytes -= int(values.sum())
+            some.removals -= len(mine) - len(values)
+
 
 @dataclass
 class Index:
@@ -128,8 +158,8 @@ class Index:
         return None
 
     def put(self, key: str, entry: Entry) -> None:
-        """Note where a key is now; what it was before is no longer referred to."""
-        before = self.get(key)
+        """Note where a key is now. What a segment says of it counts until the next flush, which looks."""
+        before = self.recent.get(key)
         if before is not None:
             self._count(before, -1)
         self._count(entry, 1)
@@ -166,18 +196,20 @@ class Index:
         segments = list(self.segments)
         written: list[str] = []
         try:
+            held = self.held
             if self.recent:
-                segments.append(self._save(directory, _frozen(self.recent), written))
+                fresh = _frozen(self.recent)
+                held = self._held_without_replaced(fresh)
+                segments.append(self._save(directory, fresh, written))
             while len(segments) > 1 and len(segments[-2]) < _MERGE_RATIO * len(segments[-1]):
-                oldest = min(self.held, default=0) if len(segments) == 2 else -1  # noqa: PLR2004  the last two
+                oldest = min(held, default=0) if len(segments) == 2 else -1  # noqa: PLR2004  the last two
                 merged = _merged(segments[-2].batch, segments[-1].batch, forget_removals_before=oldest)
                 segments[-2:] = [self._save(directory, merged, written)]
-            held = {str(file): [some.values, some.value_bytes, some.removals] for file, some in self.held.items()}
             content: dict[str, Any] = {
                 "format": FORMAT,
                 "position": list(position),
                 "segments": [[segment.name, len(segment), segment.crc] for segment in segments],
-                "held": held,
+                "held": {str(file): [some.values, some.value_bytes, some.removals] for file, some in held.items()},
             }
             content["crc"] = _json_crc(content)
             write_atomic(directory / INDEX, json.dumps(content).encode())
@@ -188,8 +220,18 @@ class Index:
             raise
         old = {segment.name for segment in self.segments} | set(written)
         with lock:
-            self.segments, self.recent, self.position = segments, {}, position
+            self.segments, self.recent, self.position, self.held = segments, {}, position, held
         _remove(directory, old - {segment.name for segment in segments})
+
+    def _held_without_replaced(self, fresh: pa.RecordBatch) -> dict[int, Held]:
+        """Return what log files hold once the entries that fresh ones replace no longer count."""
+        held = {file: replace(some) for file, some in self.held.items()}
+        hashes, keys = _numbers(fresh, "hash"), fresh.column("key")
+        for segment in reversed(self.segments):
+            found = segment.find(hashes, keys)
+            segment.let_go(found[found >= 0], held)
+            hashes, keys = hashes[found < 0], keys.filter(pa.array(found < 0))
+        return held
 
     def _save(self, directory: Path, batch: pa.RecordBatch, written: list[str]) -> Segment:
         numbers = [_number(name) for name in os.listdir(directory) if name.startswith("segment-")]
