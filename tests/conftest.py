@@ -44,7 +44,7 @@ def small_disk(tmp_path):
     place.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(place)], check=False)
     if mounted.returncode != 0:
-        pytest.skip("cannot mount a small file system: this test needs the right to mount (CAP_SYS_ADMIN)")
+        pytest.fail("cannot mount a small file system: this test needs the right to mount (CAP_SYS_ADMIN)")
     try:
         (place / "ballast").write_bytes(bytes(18_000_000))
         yield place

@@ -210,7 +210,7 @@ def test_damage_to_a_work_directory_is_found(work, tmp_path, name):
 def test_damage_to_a_store_is_found(work, tmp_path, kind):
     """A whole store is called sound; a missing or altered file and an unreadable record are each named."""
     url = f"{kind}:{tmp_path / 'store'}"
-    store = open_store(url, f"counts/{RUN}")
+    store = open_store(url, f"p-1/counts/{RUN}")
     keeper = Keeper({url: store}, KeeperOptions(work.path, "counts", RUN), SystemClock())
     keeper.start()
     assert keeper.finish(60)

@@ -170,6 +170,18 @@ def test_a_store_that_fails_is_asked_again(keep, tmp_path):
     assert restored(store, tmp_path / "restored").epoch == 0
 
 
+def test_a_rest_ends_by_itself(keep):
+    """However long the store took for the one before, the last epoch of a pipeline that falls silent is kept."""
+    store = SlowStore()
+    kept = keep({"a": store})
+    kept.checkpoint.commit(0)
+    kept.keeper.look()
+    threading.Timer(0.5, store.gate.set).start()
+    wait_until(lambda: kept.keeper.shipped_epoch() == 0, TIMEOUT_S, "version 0")
+    assert kept.keeper.counters()["a"].busy_s > 0.4
+    kept.ship(1)
+
+
 def test_nothing_is_visible_before_the_record(keep):
     """Pieces of a version that is not closed are no version."""
     store = MemoryStore()

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from anabranch.clock import SystemClock
 from anabranch.keeper.keeper import Keeper, KeeperOptions
-from anabranch.keeping import restore_unit
+from anabranch.keeper.restoring import restore_unit
 from anabranch.store.opening import open_store
 from anabranch.testing.wait import wait_until
 from spark_units import SCHEMA_FOR_STEPS, Bench, publish
@@ -40,7 +40,7 @@ def rows(epoch, count=6):
 
 def keeping(bench, unit, url):
     keeper = Keeper(
-        {url: open_store(url, f"result/{unit.run}")},
+        {url: open_store(url, f"home/result/{unit.run}")},
         KeeperOptions(bench.directory, "result", unit.run),
         SystemClock(),
     )
@@ -68,7 +68,7 @@ def test_state_comes_back_from_a_store(spark, tmp_path):
     for epochs in (14, 17):
         for epoch in range(done, epochs):
             publish(bench.inputs["events"], epoch, rows(epoch))
-        unit = bench.start(restore=lambda directory: restore_unit((url,), "result", directory))
+        unit = bench.start(restore=lambda directory: restore_unit([url], "home", "result", directory))
         keeper = keeping(bench, unit, url)
         bench.wait_committed(unit, epochs - 1)
         wait_until(lambda epochs=epochs, keeper=keeper: keeper.shipped_epoch() == epochs - 1, TIMEOUT_S, "a version")
@@ -95,7 +95,7 @@ def test_a_join_comes_back_from_a_store(spark, tmp_path):
     run_and_lose(bench, 3, url)
     publish(bench.inputs["left"], 3, [])
     publish(bench.inputs["right"], 3, [row for epoch in range(3) for row in rows(epoch)])
-    unit = bench.start(restore=lambda directory: restore_unit((url,), "result", directory))
+    unit = bench.start(restore=lambda directory: restore_unit([url], "home", "result", directory))
     bench.wait_committed(unit, 3)
     unit.stop()
     assert [row["value"] for row in sorted(bench.rows(3), key=lambda row: row["value"])] == [

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from anabranch.errors import Corrupt
-from anabranch.keeper.calibration import Trigger, calibrated, due
+from anabranch.keeper.calibration import Trigger, due, rest_s
 from anabranch.keeper.contents import CommitContents
 from anabranch.keeper.version import PIECE_BYTES, KeptFile, Version, decode
 from fake_checkpoint import FakeCheckpoint
@@ -131,29 +131,23 @@ def test_large_files_are_cut_into_pieces(size_bytes, pieces):
 
 
 @pytest.mark.parametrize(
-    ("trigger", "epochs", "seconds", "stretch", "expected"),
+    ("trigger", "epochs", "seconds", "expected"),
     [
-        (Trigger(), 1, 0.0, 1.0, True),
-        (Trigger(), 0, 99.0, 1.0, False),
-        (Trigger(5), 4, 99.0, 1.0, False),
-        (Trigger(5), 5, 0.0, 1.0, True),
-        (Trigger(5), 9, 0.0, 2.0, False),
-        (Trigger(5), 10, 0.0, 2.0, True),
-        (Trigger(None, 2.0), 1, 1.9, 1.0, False),
-        (Trigger(None, 2.0), 1, 2.0, 1.0, True),
-        (Trigger(None, 2.0), 1, 3.0, 2.0, False),
-        (Trigger(5, 2.0), 1, 2.0, 1.0, True),
+        (Trigger(), 1, 0.0, True),
+        (Trigger(), 0, 99.0, False),
+        (Trigger(5), 4, 99.0, False),
+        (Trigger(5), 5, 0.0, True),
+        (Trigger(None, 2.0), 1, 1.9, False),
+        (Trigger(None, 2.0), 1, 2.0, True),
+        (Trigger(5, 2.0), 1, 2.0, True),
     ],
 )
-def test_when_a_version_is_due(trigger, epochs, seconds, stretch, expected):
-    """Every n epochs or t seconds, further apart for a store that is stretched, and never without anything new."""
-    assert due(trigger, epochs=epochs, seconds=seconds, stretch=stretch) is expected
+def test_when_a_version_is_due(trigger, epochs, seconds, expected):
+    """Every n epochs or t seconds, and never without anything new."""
+    assert due(trigger, epochs=epochs, seconds=seconds) is expected
 
 
-def test_a_busy_store_is_given_time_and_gets_back():
-    """The distance doubles while a store is busy, up to a bound, stays in between, and halves when it is idle."""
-    stretch, seen = 1.0, []
-    for busy_s in [0.9] * 8 + [0.5] + [0.1] * 8:
-        stretch = calibrated(stretch, busy_s=busy_s, elapsed_s=1.0)
-        seen.append(stretch)
-    assert seen == [2, 4, 8, 16, 32, 64, 64, 64, 64, 32, 16, 8, 4, 2, 1, 1, 1]
+@pytest.mark.parametrize(("busy_s", "expected_s"), [(0.0, 0.0), (0.02, 0.005), (4.0, 1.0), (3600.0, 10.0)])
+def test_a_store_rests_after_a_version(busy_s, expected_s):
+    """A quarter of the time it was busy, so that a slow one works at most four fifths of the time; never for long."""
+    assert rest_s(busy_s) == expected_s

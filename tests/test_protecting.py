@@ -4,9 +4,10 @@ import pytest
 
 import anabranch as ab
 from anabranch.errors import AnabranchError, PipelineError, StoreError
+from anabranch.keeper.restoring import Found
 from anabranch.keeper.surroundings import upstream_of
 from anabranch.keeper.version import Version
-from anabranch.rebuilding import Found, choose
+from anabranch.rebuilding import choose
 from anabranch.segments import cut, strategies
 from anabranch.store.opening import drop, namespaces, open_store
 
@@ -82,7 +83,7 @@ def test_a_strategy_that_cannot_work_is_refused(options):
 
 
 def found(unit, *epochs):
-    return [Found(Version(unit, "r", epoch, 0, 0.0, ()), "log:a", f"{unit}/r") for epoch in epochs]
+    return [Found(Version(unit, "r", epoch, 0, 0.0, ()), "log:a", f"home/{unit}/r") for epoch in epochs]
 
 
 def epochs(choice):
@@ -124,12 +125,12 @@ def test_namespaces_are_stores_of_their_own(tmp_path, kind):
     """They share nothing, are found by prefix, and go as a whole."""
     url = f"{kind}:{tmp_path / 'store'}"
     assert namespaces(url, "") == []
-    for name in ("a/r1", "a/r2", "b/r1"):
+    for name in ("p/a/r1", "p/a/r2", "q/a/r1"):
         store = open_store(url, name)
         store.write({"key": name.encode()})
         store.close()
-    assert namespaces(url, "") == ["a/r1", "a/r2", "b/r1"]
-    assert namespaces(url, "a/") == ["a/r1", "a/r2"]
-    drop(url, "a/r1")
-    assert namespaces(url, "") == ["a/r2", "b/r1"]
-    assert open_store(url, "a/r2").read("key") == b"a/r2"
+    assert namespaces(url, "") == ["p/a/r1", "p/a/r2", "q/a/r1"]
+    assert namespaces(url, "p/a/") == ["p/a/r1", "p/a/r2"]
+    drop(url, "p/a/r1")
+    assert namespaces(url, "") == ["p/a/r2", "q/a/r1"]
+    assert open_store(url, "p/a/r2").read("key") == b"p/a/r2"

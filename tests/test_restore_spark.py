@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from anabranch.rebuilding import find_versions
+from anabranch.keeper.restoring import find_versions
 from anabranch.testing.wait import wait_until
 from harness import PIPELINES, anabranch, running
 

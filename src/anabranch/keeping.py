@@ -10,10 +10,10 @@ from typing import Any
 from anabranch.clock import Clock
 from anabranch.errors import StoreError
 from anabranch.keeper.keeper import Keeper, KeeperOptions
-from anabranch.keeper.restoring import materialise, newest_version
+from anabranch.keeper.restoring import find_versions, restore_unit
 from anabranch.keeper.surroundings import Surroundings, upstream_of
 from anabranch.keeper.version import Version
-from anabranch.store.opening import drop, namespaces, open_store
+from anabranch.store.opening import drop, open_store
 from anabranch.store.store import without_password
 from anabranch.strategies import PassiveStandby
 
@@ -31,8 +31,13 @@ class Keepers:
         self._strategies = strategies
         self._clock = clock
         self._note = note
+        self._home = ""
         self._keepers: dict[str, Keeper] = {}
-        self._runs: dict[str, str] = {}
+        self._tidied: set[tuple[str, str]] = set()
+
+    def belong_to(self, pipeline: str, work_id: str) -> None:
+        """Say whose versions these are: stores may be shared, and nobody touches what others keep there."""
+        self._home = f"{pipeline}-{work_id[:12]}"
 
     def begin(self, unit: str, run: str, inputs: tuple[str, ...], surroundings: Surroundings) -> None:
         """Begin to keep a run, in a namespace of its own in every store; does nothing for an unprotected unit."""
@@ -40,7 +45,7 @@ class Keepers:
         if strategy is None:
             return
         self.end(unit)
-        stores = {url: open_store(url, f"{unit}/{run}") for url in strategy.stores}
+        stores = {url: open_store(url, f"{self._home}/{unit}/{run}") for url in strategy.stores}
         options = KeeperOptions(
             work=self._work,
             unit=unit,
@@ -49,18 +54,23 @@ class Keepers:
             surroundings=surroundings.files,
             ceiling=lambda: upstream_of(inputs, {name: self.kept_epoch(name) for name in inputs}),
         )
-        self._runs[unit] = run
         self._keepers[unit] = Keeper(stores, options, self._clock, shipped=self._on_shipped)
         self._keepers[unit].start()
 
     def _on_shipped(self, url: str, version: Version) -> None:
-        """Drop the former runs of a unit as soon as this one can take their place."""
-        if self._keepers[version.unit].counters()[url].versions > 1:
+        """Drop the former runs of a unit as soon as this one can take their place; if that fails, after the next."""
+        own = f"{self._home}/{version.unit}/{version.run}"
+        if (url, own) in self._tidied:
             return
-        for namespace in namespaces(url, f"{version.unit}/"):
-            # Run ids sort by age; one that is younger than this has taken its place.
-            if namespace < f"{version.unit}/{version.run}":
+        try:
+            former = find_versions([url], f"{self._home}/{version.unit}/").get(version.unit, [])
+            newer = {some.namespace for some in former if some.version.epoch > version.epoch}
+            for namespace in {some.namespace for some in former} - newer - {own}:
                 drop(url, namespace)
+            if not newer:
+                self._tidied.add((url, own))
+        except StoreError as error:
+            self._note("not tidied", unit=version.unit, error=error.message, at=self._clock.now_s())
 
     def end(self, unit: str) -> None:
         """Stop keeping a unit's run."""
@@ -100,33 +110,4 @@ class Keepers:
     def restore(self, unit: str, directory: Path) -> Version | None:
         """Rebuild a unit's directory at the newest version of any of its stores; None if there is none."""
         strategy = self._strategies.get(unit)
-        return None if strategy is None else restore_unit(strategy.stores, unit, directory)
-
-
-def restore_unit(stores: tuple[str, ...], unit: str, directory: Path) -> Version | None:
-    """Rebuild a unit's directory at the newest version that any store has."""
-    found: list[tuple[int, str, str]] = []
-    problems: list[StoreError] = []
-    for url in stores:
-        try:
-            for namespace in namespaces(url, f"{unit}/"):
-                store = open_store(url, namespace, writing=False)
-                version = newest_version(store)
-                store.close()
-                if version is not None:
-                    found.append((version.epoch, namespace, url))
-        except StoreError as error:
-            problems.append(error)
-    if not found:
-        if problems:
-            raise problems[0]
-        return None
-    _, namespace, url = max(found)
-    store = open_store(url, namespace, writing=False)
-    try:
-        newest = newest_version(store)
-        if newest is not None:
-            materialise(store, newest, directory)
-        return newest
-    finally:
-        store.close()
+        return None if strategy is None else restore_unit(strategy.stores, self._home, unit, directory)

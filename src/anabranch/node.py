@@ -114,6 +114,7 @@ class Node:
         assembly = Assembly(spark, self._graph, self._segments, self._work)
         assembly.check(sinks=not self._options.replay)
         plans = assembly.build_all()
+        self._keepers.belong_to(self._graph.name, assembly.work_id)
         self._channels = {name: self._work.channel(name) for name in [*self._graph.sources, *self._segments]}
         self._take_leases()
         for channel in self._channels.values():

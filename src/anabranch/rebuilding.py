@@ -11,46 +11,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from anabranch.channel.channel import Channel
 from anabranch.durable import TEMPORARY_PREFIX
 from anabranch.errors import StoreError, WorkDirectoryError
-from anabranch.keeper.restoring import bring, fetch, inside
-from anabranch.keeper.version import PREFIX, Version, decode
-from anabranch.store.opening import namespaces, open_store
+from anabranch.keeper.restoring import Found, bring, fetch, find_versions, inside
+from anabranch.store.opening import open_store
 from anabranch.store.store import without_password
-
-
-@dataclass(frozen=True)
-class Found:
-    """A version and where it is."""
-
-    version: Version
-    url: str
-    namespace: str
-
-
-def find_versions(urls: Iterable[str]) -> dict[str, list[Found]]:
-    """Return every version of every unit in some stores, newest first; a record that cannot be read is left out."""
-    found: dict[str, list[Found]] = {}
-    for url in urls:
-        for namespace in namespaces(url, ""):
-            store = open_store(url, namespace, writing=False)
-            try:
-                for key in store.keys(PREFIX):
-                    record = store.read(key)
-                    if record is not None:
-                        version = decode(record, f"{without_password(url)} {namespace} {key}")
-                        found.setdefault(version.unit, []).append(Found(version, url, namespace))
-            finally:
-                store.close()
-    for versions in found.values():
-        versions.sort(key=lambda some: (some.version.epoch, some.version.run), reverse=True)
-    return found
 
 
 def choose(found: Mapping[str, list[Found]], inputs: Mapping[str, tuple[str, ...]]) -> dict[str, Found]:
@@ -72,11 +42,21 @@ def choose(found: Mapping[str, list[Found]], inputs: Mapping[str, tuple[str, ...
     return chosen
 
 
-def rebuild(urls: list[str], target: Path, say: Callable[[str], None] = lambda _: None) -> dict[str, int]:
-    """Make a work directory from stores, whole or not at all; return the epoch of every unit."""
+def rebuild(
+    urls: list[str], target: Path, *, of: str | None = None, say: Callable[[str], None] = lambda _: None
+) -> dict[str, int]:
+    """Make a work directory from stores, whole or not at all; return the epoch of every unit.
+
+    `of` names one of the work directories that are kept in the stores, if there are several.
+    """
     if target.exists() and any(target.iterdir()):
         raise WorkDirectoryError(f"{target} is not empty", hint="restore into a new directory")
-    found = find_versions(urls)
+    found = find_versions(urls, "" if of is None else f"{of}/")
+    homes = sorted({some.home for versions in found.values() for some in versions})
+    if len(homes) > 1:
+        raise StoreError(
+            f"the stores keep several work directories: {', '.join(homes)}", hint=f"name one, such as --of {homes[0]}"
+        )
     if not found:
         raise StoreError(f"there is no version in {', '.join(map(without_password, urls))}", hint="check the addresses")
     identity = _identity(found)

@@ -16,7 +16,7 @@ from anabranch.bench.sides import Task
 from anabranch.bench.throughput import ThroughputOptions, drained, write_input
 from anabranch.channel.channel import Channel
 from anabranch.errors import AnabranchError
-from anabranch.rebuilding import find_versions
+from anabranch.keeper.restoring import find_versions
 
 OPTIONS = ThroughputOptions(rows=8_000_000, warm_up_rows=8_000_000, files_per_batch=4)
 # Epochs from the first to the last of these count; those before warm up.

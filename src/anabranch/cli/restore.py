@@ -17,6 +17,7 @@ def restore(
     stores: Annotated[list[str], typer.Argument(metavar="STORE…", help="log:DIR, files:DIR or redis://HOST:PORT/DB.")],
     *,
     work: Annotated[Path, typer.Option("--work", help="The new work directory; must be empty or not exist.")],
+    of: Annotated[str | None, typer.Option("--of", help="Which work directory, if the stores keep several.")] = None,
     as_json: JsonOption = False,
     trace: TraceOption = False,
 ) -> None:
@@ -29,7 +30,7 @@ def restore(
       anabranch restore redis://backup:6379/0 --work /data/orders
     """
     del trace  # read by main
-    epochs = rebuild(stores, work.absolute(), _say if not as_json else _say_nothing)
+    epochs = rebuild(stores, work.absolute(), of=of, say=_say if not as_json else _say_nothing)
     if as_json:
         sys.stdout.write(json.dumps({"work": str(work), "units": epochs}) + "\n")
     else:

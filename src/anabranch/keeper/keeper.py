@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from anabranch.checkpoint import Commit, last_commit
+from anabranch.checkpoint import Commit, last_batch, last_commit
 from anabranch.clock import Clock
 from anabranch.errors import Corrupt
 from anabranch.keeper.calibration import Trigger, due
@@ -64,6 +64,7 @@ class Keeper:
         self._lanes = {
             name: self._lane(number, name, store, shipped) for number, (name, store) in enumerate(stores.items())
         }
+        self._seen: Commit | None = None
         self._vanished = 0
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
@@ -125,19 +126,16 @@ class Keeper:
 
     def look(self) -> None:
         """Offer a version to every store for which one is due."""
-        commit = last_commit(self._checkpoint)
+        if self._seen is None or last_batch(self._checkpoint / "commits") != self._seen.batch_id:
+            self._seen = last_commit(self._checkpoint)
+        commit = self._seen
         if commit is None or commit.epoch < 0 or not self._allowed(commit):
             return
         now_s = self._clock.steady_s()
         ready = [
             name
             for name, (epoch, at_s) in self._offered.items()
-            if due(
-                self._options.trigger,
-                epochs=commit.epoch - epoch,
-                seconds=now_s - at_s,
-                stretch=self._lanes[name].counters.stretch,
-            )
+            if due(self._options.trigger, epochs=commit.epoch - epoch, seconds=now_s - at_s)
         ]
         self._offer(commit, ready)
 

@@ -21,8 +21,8 @@ from typing import Any
 
 from anabranch.clock import Clock
 from anabranch.errors import Corrupt, StoreError
-from anabranch.keeper.calibration import calibrated
-from anabranch.keeper.version import PIECE_BYTES, KeptFile, Version, version_key
+from anabranch.keeper.calibration import rest_s
+from anabranch.keeper.version import PIECE_BYTES, KeptFile, Version, piece_key, version_key
 from anabranch.store.store import Store
 
 # How many pieces wait between reading and storing.
@@ -57,7 +57,7 @@ class Counters:
     shipped_epoch: int = -1
     waiting_epoch: int = -1
     latency_s: float = 0.0
-    stretch: float = 1.0
+    busy_s: float = 0.0
     error: str | None = None
 
     @property
@@ -92,7 +92,7 @@ class Lane:
         self._pieces: queue.Queue[tuple[str, bytes] | _Closing] = queue.Queue(_PIECES)
         self._shipped: dict[str, KeptFile] = {}
         self._versions: list[Version] = []
-        self._shipped_at_s = clock.steady_s()
+        self._hurried = False
         self.counters = Counters()
         self._threads = [
             threading.Thread(target=self._guarded, args=(work,), name=f"keeper {work.__name__}", daemon=True)
@@ -120,8 +120,10 @@ class Lane:
         return self._failure
 
     def wait_until_shipped(self, epoch: int, timeout_s: float) -> bool:
-        """Wait until the store holds a version at or after an epoch; False if it does not in time."""
+        """Wait until the store holds a version at or after an epoch, without rests; False if it does not in time."""
         with self._changed:
+            self._hurried = True
+            self._changed.notify_all()
             return self._changed.wait_for(lambda: self.counters.shipped_epoch >= epoch or self._stopping, timeout_s)
 
     def stop(self) -> None:
@@ -146,6 +148,7 @@ class Lane:
     def _read_all(self) -> None:
         while True:
             with self._changed:
+                self._changed.wait_for(lambda: self._hurried or self._stopping, rest_s(self.counters.busy_s))
                 self._changed.wait_for(lambda: self._waiting is not None or self._stopping)
                 waiting, self._waiting = self._waiting, None
             if waiting is None or self._stopping:
@@ -170,22 +173,20 @@ class Lane:
         while not closing.done.wait(0.2):
             if self._stopping or self._failure is not None:
                 return
-        self._let_go(version)
+        self._let_go()
 
     def _read_file(self, path: str) -> KeptFile:
-        keys: list[str] = []
-        crc = size_bytes = 0
+        pieces = crc = size_bytes = 0
         _link(self._options.root / path, self._options.links / path)
         with (self._options.links / path).open("rb") as file:
             while True:
                 content = file.read(PIECE_BYTES)
-                if not content and keys:
+                if not content and pieces:
                     break
-                key = f"files/{path}" if not keys else f"files/{path}.piece-{len(keys)}"
-                keys.append(key)
+                self._put((piece_key(path, pieces), content))
+                pieces += 1
                 crc = zlib.crc32(content, crc)
                 size_bytes += len(content)
-                self._put((key, content))
                 if len(content) < PIECE_BYTES:
                     break
         return KeptFile(path, size_bytes, crc)
@@ -198,7 +199,7 @@ class Lane:
                 continue
             return
 
-    def _let_go(self, version: Version) -> None:
+    def _let_go(self) -> None:
         """Unlink what the store has now, and what a version that was replaced had linked."""
         with self._changed:
             needed = set(self._waiting.paths) if self._waiting is not None else set()
@@ -245,16 +246,13 @@ class Lane:
         self._shipped = {path: file for path, file in self._shipped.items() if path in named}
         self._shipped |= {file.path: file for file in new}
         self._versions = kept
-        now_s = self._clock.steady_s()
-        busy_s, elapsed_s = now_s - closing.started_s, now_s - self._shipped_at_s
-        self._shipped_at_s = now_s
         self._count(
             versions=self.counters.versions + 1,
             files=self.counters.files + len(new),
             size_bytes=self.counters.size_bytes + sum(file.size_bytes for file in new),
             shipped_epoch=version.epoch,
             latency_s=self._clock.now_s() - version.at_s,
-            stretch=calibrated(self.counters.stretch, busy_s=busy_s, elapsed_s=elapsed_s),
+            busy_s=self._clock.steady_s() - closing.started_s,
         )
         closing.done.set()
         self._on_shipped(version)

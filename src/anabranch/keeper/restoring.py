@@ -7,14 +7,18 @@ Every file is checked against the record before the directory gets its name: a v
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from anabranch.durable import TEMPORARY_PREFIX
-from anabranch.errors import Corrupt
+from anabranch.errors import Corrupt, StoreError
 from anabranch.keeper.version import PREFIX, KeptFile, Version, decode
+from anabranch.store.opening import namespaces, open_store
 from anabranch.store.store import Store
 
 
@@ -25,6 +29,66 @@ def newest_version(store: Store) -> Version | None:
         if record is not None:
             return decode(record, key)
     return None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A version and where it is."""
+
+    version: Version
+    url: str
+    namespace: str
+
+    @property
+    def home(self) -> str:
+        """The work directory it was kept from, as stores name it."""
+        return self.namespace.partition("/")[0]
+
+
+def find_versions(urls: Iterable[str], prefix: str = "") -> dict[str, list[Found]]:
+    """Return the versions of every unit in namespaces with a prefix, newest first.
+
+    A record that cannot be read is left out: others may be whole. `StoreError` if no store can be read.
+    """
+    found: dict[str, list[Found]] = {}
+    problems: list[StoreError] = []
+    for url in urls:
+        try:
+            for namespace in namespaces(url, prefix):
+                for version in _readable_versions(url, namespace):
+                    found.setdefault(version.unit, []).append(Found(version, url, namespace))
+        except StoreError as error:
+            problems.append(error)
+    if problems and not found:
+        raise problems[0]
+    for versions in found.values():
+        versions.sort(key=lambda some: (some.version.epoch, some.version.run), reverse=True)
+    return found
+
+
+def _readable_versions(url: str, namespace: str) -> Iterator[Version]:
+    store = open_store(url, namespace, writing=False)
+    try:
+        for key in store.keys(PREFIX):
+            with contextlib.suppress(Corrupt):
+                record = store.read(key)
+                if record is not None:
+                    yield decode(record, key)
+    finally:
+        store.close()
+
+
+def restore_unit(stores: Iterable[str], home: str, unit: str, directory: Path) -> Version | None:
+    """Rebuild a unit's directory at the newest version that any store has of it; None if there is none."""
+    found = find_versions(stores, f"{home}/{unit}/").get(unit)
+    if not found:
+        return None
+    store = open_store(found[0].url, found[0].namespace, writing=False)
+    try:
+        materialise(store, found[0].version, directory)
+    finally:
+        store.close()
+    return found[0].version
 
 
 def fetch(store: Store, file: KeptFile) -> bytes:

@@ -32,8 +32,7 @@ class KeptFile:
 
     def keys(self) -> list[str]:
         """Return the keys of its pieces."""
-        pieces = max(1, -(-self.size_bytes // PIECE_BYTES))
-        return [f"files/{self.path}", *(f"files/{self.path}.piece-{number}" for number in range(1, pieces))]
+        return [piece_key(self.path, number) for number in range(max(1, -(-self.size_bytes // PIECE_BYTES)))]
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,11 @@ class Version:
         content = {"format": FORMAT, **asdict(self), "files": [[f.path, f.size_bytes, f.crc] for f in self.files]}
         body = json.dumps(content).encode()
         return b"%08x " % zlib.crc32(body) + body
+
+
+def piece_key(path: str, number: int) -> str:
+    """Return the key of a piece of a file."""
+    return f"files/{path}" if number == 0 else f"files/{path}.piece-{number}"
 
 
 def run_path(unit: str, run: str) -> str:

@@ -262,18 +262,6 @@ class IndexedLogStore:
         if batch:
             self._append([log_file.encode(batch)], moving=True)
 
-    def _append_again(self, batch: dict[str, bytes | None]) -> None:
-        if not batch:
-            return
-        encoded = log_file.encode(batch)
-        before = self._end if self._end < self._limits.file_bytes else log_file.FILE_HEADER.size
-        self._append([encoded])
-        base = before + log_file.BLOCK_HEADER.size
-        for item in encoded.items:
-            if item.removed:
-                # `_note` leaves removals of removed keys alone; this one has moved.
-                self._index.put(item.key, removal(self._active, base + item.offset))
-
     def _remove_dead(self) -> None:
         for file in sorted(self._index.held):
             held = self._index.held[file]

@@ -96,13 +96,8 @@ class Segment:
         return len(self._hashes)
 
     def get(self, key: bytes, hashed: int) -> Entry | None:
-        position = int(self._hashes.searchsorted(np.uint64(hashed)))
-        while position < len(self._hashes) and int(self._hashes[position]) == hashed:
-            begin, end = self._ends[self._first + position : self._first + position + 2]
-            if self._content[begin:end] == key:
-                return Entry(*(int(values[position]) for values in self._places))
-            position += 1
-        return None
+        position = self._behind(int(self._hashes.searchsorted(np.uint64(hashed))), key, hashed)
+        return None if position < 0 else Entry(*(int(values[position]) for values in self._places))
 
     def find(self, hashes: Any, keys: pa.Array) -> Any:  # noqa: ANN401  numpy arrays
         """Return the position of each key, -1 where it is not here."""
@@ -111,14 +106,14 @@ class Segment:
         hits = np.flatnonzero(found >= 0)
         alike = pc.equal(self.batch.column("key").take(pa.array(at[hits])), keys.take(pa.array(hits)))
         for row in hits[~alike.to_numpy(zero_copy_only=False)].tolist():
-            # Another key with the same hash stands first: look behind it, one by one.
-            found[row] = self._behind(int(at[row]), keys[row].as_py())
+            found[row] = self._behind(int(at[row]), keys[row].as_py(), int(hashes[row]))
         return found
 
-    def _behind(self, position: int, key: bytes) -> int:
-        hashed = self._hashes[position]
-        while position < len(self._hashes) and self._hashes[position] == hashed:
-            if self.batch.column("key")[position].as_py() == key:
+    def _behind(self, position: int, key: bytes, hashed: int) -> int:
+        """Return where a key is among those of its hash, which begin at a position; -1 if it is not there."""
+        while position < len(self._hashes) and int(self._hashes[position]) == hashed:
+            begin, end = self._ends[self._first + position : self._first + position + 2]
+            if self._content[begin:end] == key:
                 return position
             position += 1
         return -1

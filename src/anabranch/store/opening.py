@@ -3,8 +3,8 @@
 `log:DIR` is append-only files with an index, `files:DIR` a file per key, `redis://HOST:PORT/DB` a server, and
 `memory:NAME` this process's memory.
 
-A namespace, `unit/run`, is a store of its own inside the store at an address, with its own keys and its own writer: a
-process that was thought dead cannot disturb its successor.
+A namespace, `directory/unit/run`, is a store of its own inside the store at an address, with its own keys and its own
+writer: pipelines may share a store, and a process that was thought dead cannot disturb its successor.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def open_store(url: str, namespace: str = "", *, writing: bool = True) -> Store:
 
 
 def namespaces(url: str, prefix: str) -> list[str]:
-    """Return the namespaces that begin with a prefix such as `unit/`, sorted; empty if there are none."""
+    """Return the namespaces that begin with a prefix such as `directory/unit/`, sorted; empty if there are none."""
     kind, place = check_url(url)
     if kind in _DIRECTORIES:
         home = Path(place)
-        found = [str(path.parent.relative_to(home)) for path in home.glob(f"*/*/{LOCK_NAME}")]
+        found = [str(path.parent.relative_to(home)) for path in home.glob(f"*/*/*/{LOCK_NAME}")]
         return sorted(name for name in found if name.startswith(prefix))
     if kind == "memory":
         return sorted(name.removeprefix(f"{place}/") for name in memory.names(f"{place}/{prefix}"))

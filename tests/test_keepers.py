@@ -1,0 +1,99 @@
+"""The keepers of a node: whose versions they may touch, and what a failing store may not do to the pipeline."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from anabranch import keeping
+from anabranch.clock import SystemClock
+from anabranch.errors import StoreError, StoreUnavailable
+from anabranch.keeper.restoring import find_versions
+from anabranch.keeper.version import run_path
+from anabranch.keeping import Keepers
+from anabranch.rebuilding import rebuild
+from anabranch.store.opening import namespaces, open_store
+from anabranch.strategies import PassiveStandby
+from anabranch.testing.wait import wait_until
+from fake_checkpoint import FakeCheckpoint
+
+TIMEOUT_S = 60.0
+NOTHING_AROUND = SimpleNamespace(files=lambda _epoch: [])
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"log:{tmp_path / 'store'}"
+
+
+class Home:
+    """A work directory with one protected unit."""
+
+    def __init__(self, directory, url, work_id):
+        self.path, self.url = directory, url
+        self.notes = []
+        strategy = {"counts": PassiveStandby(store=url)}
+        self.keepers = Keepers(directory, strategy, SystemClock(), lambda kind, **_: self.notes.append(kind))
+        self.keepers.belong_to("orders", work_id)
+
+    def run(self, run, epochs):
+        """Run some epochs, and end in order once they are kept."""
+        checkpoint = FakeCheckpoint(self.path / run_path("counts", run) / "checkpoint")
+        self.keepers.begin("counts", run, (), NOTHING_AROUND)
+        for epoch in range(epochs):
+            checkpoint.commit(epoch)
+            wait_until(lambda epoch=epoch: self.keepers.kept_epoch("counts") == epoch, TIMEOUT_S, f"version {epoch}")
+        assert self.keepers.failure() is None
+        self.keepers.finish(in_order=True)
+
+
+def test_a_run_takes_the_place_of_former_ones_of_its_own_directory(tmp_path, url):
+    """A second run drops the first; another directory with a unit of the same name is not touched."""
+    mine, other = Home(tmp_path / "mine", url, "1" * 32), Home(tmp_path / "other", url, "2" * 32)
+    other.run("r000000.00000001", 3)
+    mine.run("r000000.00000002", 2)
+    mine.run("r000001.00000003", 4)
+    assert namespaces(url, "") == [
+        "orders-111111111111/counts/r000001.00000003",
+        "orders-222222222222/counts/r000000.00000001",
+    ]
+    restored = mine.keepers.restore("counts", tmp_path / "restored")
+    assert (restored.run, restored.epoch) == ("r000001.00000003", 3)
+    with pytest.raises(StoreError, match="several work directories") as caught:
+        rebuild([url], tmp_path / "rebuilt")
+    assert "--of orders-111111111111" in caught.value.hint
+
+
+def test_a_newer_version_of_another_run_is_not_dropped(tmp_path, url):
+    """A run that is behind another, such as one that was thought dead, does not remove what is newer."""
+    home = Home(tmp_path / "home", url, "1" * 32)
+    home.run("r000000.00000001", 5)
+    home.run("r000001.00000002", 2)
+    assert len(namespaces(url, "")) == 2
+    assert find_versions([url])["counts"][0].version.epoch == 4
+
+
+def test_a_store_that_cannot_be_tidied_does_not_stop_the_pipeline(tmp_path, url, monkeypatch):
+    """Former runs stay until the store lets them be removed; keeping goes on meanwhile."""
+    home = Home(tmp_path / "home", url, "1" * 32)
+    home.run("r000000.00000001", 1)
+    real, failures = keeping.drop, [StoreUnavailable("not now"), StoreUnavailable("not now")]
+
+    def drop(*place):
+        if failures:
+            raise failures.pop()
+        real(*place)
+
+    monkeypatch.setattr(keeping, "drop", drop)
+    home.run("r000001.00000002", 4)
+    assert home.notes == ["not tidied", "not tidied"]
+    assert namespaces(url, "") == ["orders-111111111111/counts/r000001.00000002"]
+
+
+def test_a_record_that_cannot_be_read_hides_no_other(tmp_path, url):
+    """The newest version that can be read is found."""
+    home = Home(tmp_path / "home", url, "1" * 32)
+    home.run("r000000.00000001", 3)
+    store = open_store(url, "orders-111111111111/counts/r000000.00000001")
+    store.write({"versions/000000000002": b"torn"})
+    assert find_versions([url])["counts"][0].version.epoch == 1
+    store.close()
