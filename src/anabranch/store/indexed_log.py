@@ -245,17 +245,18 @@ class IndexedLogStore:
     def _empty(self, file: int) -> None:
         """Append what is still alive in a file, so that nothing refers to it any more.
 
-        A file that cannot be read to its end keeps what could not be moved: it stays, and reads of that say why.
+        What cannot be read any more stays where it is: the file stays, and reads of that say why.
         """
-        content = self._files.content(file)
+        with self._lock:
+            descriptor = self._descriptor(file)
         batch: dict[str, bytes | None] = {}
         size_bytes = 0
-        for item in self._files.items(content, file):
-            entry = self._index.get(item.key)
-            if entry is None or (entry.file, entry.offset) != (file, item.offset):
+        for key, entry in self._index.entries_of(file):
+            value = None if entry.removed else os.pread(descriptor, entry.length, entry.offset)
+            if value is not None and not _fits(value, entry):
                 continue
-            batch[item.key] = None if item.removed else bytes(content[item.offset : item.offset + item.length])
-            size_bytes += item.length
+            batch[key] = value
+            size_bytes += len(value or b"")
             if size_bytes > self._limits.block_bytes:
                 self._append([log_file.encode(batch)], moving=True)
                 batch, size_bytes = {}, 0
@@ -293,7 +294,7 @@ class IndexedLogStore:
                         raise self._files.missing(entry.file) from None
                     self._open()
                     continue
-            if len(value) != entry.length or zlib.crc32(value) != entry.crc:
+            if not _fits(value, entry):
                 path = self._files.file(entry.file)
                 raise Corrupt(
                     f"{path} was altered: the value of {key!r} at byte {entry.offset} does not fit its checksum",
@@ -370,3 +371,7 @@ class IndexedLogStore:
                 raise  # the writer replaced a segment while we looked
             # The log holds everything: read it whole, unless it is of a newer format, which it says itself.
             return Index()
+
+
+def _fits(value: bytes, entry: Entry) -> bool:
+    return len(value) == entry.length and zlib.crc32(value) == entry.crc

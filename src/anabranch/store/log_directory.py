@@ -42,11 +42,6 @@ class LogDirectory:
         with pa.memory_map(str(path)) as mapped:
             return memoryview(mapped.read_buffer())
 
-    def items(self, content: memoryview, number: int) -> Iterator[Item]:
-        """Yield the items of a log file's content, up to the first block that does not fit."""
-        for begin, end in log_file.blocks(content, log_file.FILE_HEADER.size):
-            yield from log_file.items(content, begin, end, self.file(number))
-
     def replay(self, number: int, start: int, note: Callable[[Iterator[Item]], None], *, last: bool) -> int:
         """Give the items of whole blocks from a position on to `note`; return where they end.
 

@@ -118,6 +118,12 @@ class Segment:
             position += 1
         return -1
 
+    def of_file(self, file: int) -> tuple[Any, pa.Array, list[Entry]]:
+        """Return hashes, keys and entries whose values are in a log file."""
+        rows = np.flatnonzero(self._places[0] == file)
+        entries = map(Entry._make, zip(*(values[rows].tolist() for values in self._places), strict=True))
+        return self._hashes[rows], self.batch.column("key").take(pa.array(rows)), list(entries)
+
     def let_go(self, positions: Any, held: dict[int, Held]) -> None:  # noqa: ANN401  a numpy array
         """Count the entries at some positions no longer."""
         files, _, lengths, _ = (values[positions] for values in self._places)
@@ -180,6 +186,20 @@ class Index:
             found.update(zip((key.decode() for key in keys.to_pylist()), present, strict=True))
         found.update((key, not entry.removed) for key, entry in self.recent.items() if key.startswith(prefix))
         return sorted(key for key, present in found.items() if present)
+
+    def entries_of(self, file: int) -> list[tuple[str, Entry]]:
+        """Return the keys whose newest entry is in a log file, in the order of that file."""
+        found = {key: entry for key, entry in self.recent.items() if entry.file == file}
+        for number, segment in enumerate(self.segments):
+            hashes, keys, entries = segment.of_file(file)
+            hidden = np.zeros(len(entries), bool)
+            for newer in self.segments[number + 1 :]:
+                hidden |= newer.find(hashes, keys) >= 0
+            for key, entry, old in zip(keys.to_pylist(), entries, hidden.tolist(), strict=True):
+                name = key.decode()
+                if not old and name not in self.recent:
+                    found[name] = entry
+        return sorted(found.items(), key=lambda pair: pair[1].offset)
 
     # Segments
 
