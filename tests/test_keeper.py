@@ -9,6 +9,7 @@ from anabranch.errors import Corrupt, StoreUnavailable
 from anabranch.keeper.calibration import Trigger
 from anabranch.keeper.contents import CommitContents
 from anabranch.keeper.keeper import Keeper, KeeperOptions
+from anabranch.keeper.lane import Waiting
 from anabranch.keeper.restoring import WarmCopy, fetch, materialise, newest_version
 from anabranch.keeper.version import KeptFile, Version, decode
 from anabranch.store.memory import MemoryStore
@@ -180,6 +181,21 @@ def test_a_rest_ends_by_itself(keep):
     wait_until(lambda: kept.keeper.shipped_epoch() == 0, TIMEOUT_S, "version 0")
     assert kept.keeper.counters()["a"].busy_s > 0.4
     kept.ship(1)
+
+
+def test_a_version_that_is_left_out_leaves_nothing(keep, tmp_path):
+    """Pieces of a version whose last file is gone before it is read are taken back."""
+    store = MemoryStore()
+    kept = keep({"a": store})
+    kept.ship(0)
+    lane = kept.keeper._lanes["a"]
+    large = tmp_path / "work" / "large"
+    large.write_bytes(b"x" * (9 << 20))
+    lane._read(Waiting("counts", "r", 1, 1, 0.0, ("large", "gone")))
+    kept.ship(1)
+    versions = [decode(store.read(key), key) for key in store.keys("versions/")]
+    named = set().union(*(file.keys() for version in versions for file in version.files))
+    assert set(store.keys("files/")) == named
 
 
 def test_nothing_is_visible_before_the_record(keep):

@@ -28,10 +28,10 @@ def url(tmp_path):
 class Home:
     """A work directory with one protected unit."""
 
-    def __init__(self, directory, url, work_id):
+    def __init__(self, directory, url, work_id, **options):
         self.path, self.url = directory, url
         self.notes = []
-        strategy = {"counts": PassiveStandby(store=url)}
+        strategy = {"counts": PassiveStandby(store=url, **options)}
         self.keepers = Keepers(directory, strategy, SystemClock(), lambda kind, **_: self.notes.append(kind))
         self.keepers.belong_to("orders", work_id)
 
@@ -87,6 +87,30 @@ def test_a_store_that_cannot_be_tidied_does_not_stop_the_pipeline(tmp_path, url,
     home.run("r000001.00000002", 4)
     assert home.notes == ["not tidied", "not tidied"]
     assert namespaces(url, "") == ["orders-111111111111/counts/r000001.00000002"]
+
+
+def test_a_store_that_is_away_is_opened_later(tmp_path, url, monkeypatch):
+    """A run with its state on disk starts without its store, holds what the store lacks, and ships when it is back."""
+    home = Home(tmp_path / "home", url, "1" * 32, most_behind=3)
+    away, real = [True], keeping.open_store
+
+    def open_store(*place, **options):
+        if away:
+            raise StoreUnavailable("not there")
+        return real(*place, **options)
+
+    monkeypatch.setattr(keeping, "open_store", open_store)
+    checkpoint = FakeCheckpoint(tmp_path / "home" / run_path("counts", "r000000.00000001") / "checkpoint")
+    home.keepers.begin("counts", "r000000.00000001", (), NOTHING_AROUND)
+    for epoch in range(4):
+        checkpoint.commit(epoch)
+    wait_until(lambda: home.keepers.status("counts")[0]["error"] == "not there", TIMEOUT_S, "the error in the status")
+    assert home.keepers.unkept({"counts": 2}) is None
+    assert home.keepers.unkept({"counts": 3}) == "counts"
+    away.clear()
+    wait_until(lambda: home.keepers.kept_epoch("counts") == 3, TIMEOUT_S, "version 3")
+    assert home.keepers.unkept({"counts": 3}) is None
+    home.keepers.finish(in_order=True)
 
 
 def test_a_record_that_cannot_be_read_hides_no_other(tmp_path, url):

@@ -44,6 +44,10 @@ TABLE = {
     "more than four in flight": ({"waiting": True, "received": -1}, "wait"),
     "back pressure holds empty epochs too": ({"empty_epochs_owed": 1, "received": 3}, "wait"),
     "back pressure holds the end": ({"finishing": True, "received": 3}, "wait"),
+    # a store that is too far behind
+    "unkept epochs hold the next one": ({"waiting": True, "unkept": True}, "wait"),
+    "unkept epochs hold empty ones": ({"empty_epochs_owed": 1, "unkept": True}, "wait"),
+    "unkept epochs do not hold the end": ({"finishing": True, "unkept": True}, "finish"),
     # shortest interval
     "too soon": ({"waiting": True, "now_s": 100.19}, "wait"),
     "soon enough": ({"waiting": True, "now_s": 100.21}, "claim"),

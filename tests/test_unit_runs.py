@@ -7,6 +7,7 @@ A crash is a life that ends early.
 import itertools
 import json
 import os
+import shutil
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -158,6 +159,28 @@ def test_the_newest_commit_is_found(home):
     first.whole(1, 1)
     run, commit = newest_commit(home.directory)
     assert (run, commit.epoch, commit.batch_id) == (first.unit.run, 1, 1)
+
+
+def test_files_of_an_earlier_boot_are_not_trusted(home, monkeypatch):
+    """After the system crashed a unit goes on from a store's version, though its own files, here torn, go further."""
+    life = Life(home)
+    life.whole(0, 1)
+    life.whole(1, 1)
+    kept = home.directory.parent / "kept"
+    shutil.copytree(life.checkpoint.parent, kept)
+    life.whole(2, 1)
+    (life.checkpoint / "offsets" / "2").write_bytes(b"")
+    monkeypatch.setattr("anabranch.unit.boot_id", lambda: "another")
+    heir = home.unit()
+    assert heir.prepare(lambda directory: shutil.copytree(kept, directory)) == 1
+    assert newest_commit(home.directory, "another")[0] == heir.run
+
+
+def test_without_a_store_files_of_an_earlier_boot_are_all_there_is(home, monkeypatch):
+    """They are used: most crashes of a system take nothing that is older than half a minute."""
+    Life(home).whole(0, 1)
+    monkeypatch.setattr("anabranch.unit.boot_id", lambda: "another")
+    assert home.unit().prepare() == 0
 
 
 @pytest.mark.parametrize("operation", ["link", "rename"])

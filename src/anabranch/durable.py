@@ -18,6 +18,17 @@ TEMPORARY_PREFIX = ".tmp-"
 TEMPORARY_LIFE_S = 600.0
 
 
+def boot_id() -> str:
+    """Name this start of the operating system: what was not flushed is there for as long as it lasts, no longer.
+
+    Empty where it cannot be told; then nothing is known of earlier ones either.
+    """
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
 def fsync_directory(directory: Path) -> None:
     """Make the names in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)

@@ -10,6 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from anabranch.errors import AnabranchError, SinkError, UnitFailed
+
+MALFORMED = "malformed row"
 # Different errors in a row, with no epoch released in between, are a fault that restarts do not heal.
 MOST_FAILURES_WITHOUT_PROGRESS = 5
 
@@ -29,3 +32,23 @@ def judge(history: list[Failure], failure: Failure) -> Literal["restart", "fail"
     if any(past.run != failure.run for past in same):
         return "fail"
     return "fail" if len(history) + 1 >= MOST_FAILURES_WITHOUT_PROGRESS else "restart"
+
+
+def poison(unit: str, failure: Failure) -> AnabranchError:
+    """Return the error of a unit that failed twice in the same way."""
+    hint = "fix the cause, then run again; it goes on with the same epoch"
+    if failure.error.startswith(MALFORMED):
+        hint = (
+            'give the source malformed="divert", then run again: it goes on, and the row goes to the source\'s rejects'
+        )
+    return UnitFailed(f"unit {unit!r} failed twice on epoch {failure.epoch}: {failure.error}", hint=hint)
+
+
+def sink_failure(name: str, epoch: int, failure: BaseException, message: str) -> AnabranchError:
+    """Return the error of a sink that failed, which `message` explains."""
+    if isinstance(failure, AnabranchError):
+        return failure
+    return SinkError(
+        f"sink {name!r} failed on epoch {epoch}: {type(failure).__name__}: {message}",
+        hint="fix the cause, then run again; the epoch is delivered again",
+    )

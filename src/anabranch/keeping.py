@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from anabranch.clock import Clock
-from anabranch.errors import StoreError
+from anabranch.errors import StoreError, StoreUnavailable
 from anabranch.keeper.keeper import Keeper, KeeperOptions
 from anabranch.keeper.restoring import find_versions, restore_unit
 from anabranch.keeper.surroundings import Surroundings, upstream_of
 from anabranch.keeper.version import Version
 from anabranch.store.opening import drop, open_store
-from anabranch.store.store import without_password
+from anabranch.store.store import Store, without_password
 from anabranch.strategies import PassiveStandby
 
 # How long an orderly end waits for stores to take the last version; without it, the next run ships it.
@@ -45,7 +46,10 @@ class Keepers:
         if strategy is None:
             return
         self.end(unit)
-        stores = {url: open_store(url, f"{self._home}/{unit}/{run}") for url in strategy.stores}
+        stores = {url: _Reopened(url, f"{self._home}/{unit}/{run}") for url in strategy.stores}
+        for store in stores.values():
+            with contextlib.suppress(StoreUnavailable):
+                store.open()
         options = KeeperOptions(
             work=self._work,
             unit=unit,
@@ -93,6 +97,13 @@ class Keepers:
             return keeper.shipped_epoch()
         return -1 if unit in self._strategies else None
 
+    def unkept(self, committed: Mapping[str, int]) -> str | None:
+        """Name a unit whose stores lack more of what it has committed than may be held for them; None if none does."""
+        for unit, strategy in self._strategies.items():
+            if committed.get(unit, -1) - (self.kept_epoch(unit) or 0) > strategy.most_behind:
+                return unit
+        return None
+
     def failure(self) -> BaseException | None:
         """Return why a keeper ended by itself, None while all go on."""
         return next(filter(None, (keeper.failure() for keeper in self._keepers.values())), None)
@@ -111,3 +122,26 @@ class Keepers:
         """Rebuild a unit's directory at the newest version of any of its stores; None if there is none."""
         strategy = self._strategies.get(unit)
         return None if strategy is None else restore_unit(strategy.stores, self._home, unit, directory)
+
+
+class _Reopened:
+    """A store that need not be there yet: a pipeline that has its state on disk starts without it, and ships later."""
+
+    def __init__(self, url: str, namespace: str) -> None:
+        self._place = url, namespace
+        self._store: Store | None = None
+
+    def open(self) -> Store:
+        """Open it, unless it is open."""
+        if self._store is None:
+            self._store = open_store(*self._place)
+        return self._store
+
+    def write(self, batch: Mapping[str, bytes | None]) -> None:
+        """Write a batch; opens the store first, if that was not possible before."""
+        self.open().write(batch)
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self._store is not None:
+            self._store.close()

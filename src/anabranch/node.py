@@ -24,8 +24,8 @@ from anabranch.channel.manifest import Manifest
 from anabranch.clock import Clock, SystemClock
 from anabranch.delivery import Delivery
 from anabranch.durable import write_atomic
-from anabranch.errors import AnabranchError, Deposed, Diverged, SinkError, UnitFailed
-from anabranch.failures import Failure, judge
+from anabranch.errors import Deposed, Diverged
+from anabranch.failures import MALFORMED, Failure, judge, poison, sink_failure
 from anabranch.keeper.surroundings import Surroundings
 from anabranch.keeping import Keepers
 from anabranch.lease import Holder
@@ -51,7 +51,6 @@ _HOUSEKEEPING_S = 1.0
 _SWEEP_S = 60.0
 _PACE_POLL_S = 0.01
 _PACER = "pacer"
-_MALFORMED = "malformed row"
 
 
 @dataclass(frozen=True)
@@ -88,6 +87,7 @@ class Node:
         self._stop: str | None = None
         self._last_epoch: int | None = None
         self._error: BaseException | None = None
+        self._unkept: str | None = None
         self._phase = "starting"
 
     # The whole life
@@ -209,7 +209,7 @@ class Node:
         history = [Failure(**past) for past in json.loads(path.read_bytes())] if path.exists() else []
         self._work.note("failed", unit=unit.name, epoch=failure.epoch, error=failure.error, at=self._clock.now_s())
         if judge(history, failure) == "fail":
-            raise _poison(unit.name, failure) from error
+            raise poison(unit.name, failure) from error
         write_atomic(path, json.dumps([asdict(past) for past in [*history, failure]]).encode())
         unit.stop()
         self._start_unit(spark, assembly.build(unit.name))
@@ -224,7 +224,7 @@ class Node:
             if node is not None and manifest is not None and record:
                 place = locate_record(node.source, manifest.planned or {}, record)
                 if place is not None:
-                    return f"{_MALFORMED} in source {name!r} ({place}): {record}"
+                    return f"{MALFORMED} in source {name!r} ({place}): {record}"
         return message
 
     # Sinks
@@ -283,7 +283,13 @@ class Node:
             if any(read in self._graph.sources for read in segment.inputs)
         ]
         delivered = [delivery.delivered for delivery in self._deliveries.values()]
-        return Downstream(taken=min(first), received=min([*released.values(), *delivered]))
+        unkept = self._keepers.unkept(released)
+        if unkept != self._unkept:
+            self._unkept = unkept
+            kind = "held up" if unkept else "going on"
+            self._work.note(kind, unit=unkept, reason="its store is too far behind", at=self._clock.now_s())
+        received = min([*released.values(), *delivered])
+        return Downstream(taken=min(first), received=received, unkept=unkept is not None)
 
     # The main thread
 
@@ -300,7 +306,7 @@ class Node:
             for delivery in self._deliveries.values():
                 failure = delivery.failure()
                 if failure is not None:
-                    raise _sink_failure(delivery.name, delivery.delivered + 1, failure)
+                    raise sink_failure(delivery.name, delivery.delivered + 1, failure, spark_message(failure))
             failure = self._keepers.failure()
             if failure is not None:
                 raise failure
@@ -375,21 +381,3 @@ class Node:
 def _last(channel: Channel) -> int:
     last = channel.ledger.last()
     return -1 if last is None else last
-
-
-def _poison(unit: str, failure: Failure) -> AnabranchError:
-    hint = "fix the cause, then run again; it goes on with the same epoch"
-    if failure.error.startswith(_MALFORMED):
-        hint = (
-            'give the source malformed="divert", then run again: it goes on, and the row goes to the source\'s rejects'
-        )
-    return UnitFailed(f"unit {unit!r} failed twice on epoch {failure.epoch}: {failure.error}", hint=hint)
-
-
-def _sink_failure(name: str, epoch: int, failure: BaseException) -> AnabranchError:
-    if isinstance(failure, AnabranchError):
-        return failure
-    return SinkError(
-        f"sink {name!r} failed on epoch {epoch}: {type(failure).__name__}: {spark_message(failure)}",
-        hint="fix the cause, then run again; the epoch is delivered again",
-    )

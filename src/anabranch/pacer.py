@@ -43,6 +43,7 @@ class Downstream:
 
     taken: int
     received: int
+    unkept: bool = False
 
 
 class Pacer:
@@ -118,6 +119,7 @@ class Pacer:
                 backlogged=waiting and any(planner.backlogged(now_s, self._limit) for planner in planners),
                 finishing=not waiting and all(planner.ended(now_s) for planner in planners),
                 empty_epochs_owed=self._empty_epochs_owed,
+                unkept=downstream.unkept,
             ),
             self._settings,
         )

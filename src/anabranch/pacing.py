@@ -6,8 +6,8 @@ there is much. When more waits than an epoch may hold, waiting longer would not 
 while the last one is still in hand, so that Spark finds it ready.
 
 After rows come as many empty epochs as there are segments in a row, so that every window that the watermark has closed
-is emitted; after that an empty epoch now and then. Epochs in flight are bounded: beyond the bound the pacer waits, and
-what waits with it makes the next epoch larger.
+is emitted; after that an empty epoch now and then. Epochs in flight are bounded, and so are those that are held because
+a store is behind: beyond the bound the pacer waits, and what waits with it makes the next epoch larger.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ EMPTY_AFTER_S = 0.5
 
 @dataclass(frozen=True)
 class PaceView:
-    """What the pacer knows at one moment. `taken` is what the slowest first segment has released."""
+    """What the pacer knows at one moment.
+
+    `taken` is what the slowest first segment has released. `unkept`: a store has fallen behind for as many epochs as
+    may be held for it.
+    """
 
     now_s: float
     last_claim_s: float
@@ -34,6 +38,7 @@ class PaceView:
     backlogged: bool
     finishing: bool
     empty_epochs_owed: int
+    unkept: bool = False
 
 
 Instruction = Literal["claim", "claim-empty", "wait", "finish"]
@@ -43,7 +48,8 @@ def decide(view: PaceView, settings: Settings) -> Instruction:
     """Say what the pacer does now."""
     since_s = view.now_s - view.last_claim_s
     in_hand = 1 if view.waiting and view.backlogged else 0
-    if view.last_epoch - view.received >= settings.pending_epochs or view.taken < view.last_epoch - in_hand:
+    held = view.last_epoch - view.received >= settings.pending_epochs or (view.unkept and not view.finishing)
+    if held or view.taken < view.last_epoch - in_hand:
         return "wait"
     if view.last_epoch >= 0 and since_s < settings.shortest_interval_s:
         return "wait"

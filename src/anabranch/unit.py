@@ -32,7 +32,7 @@ from anabranch.channel.writer import (
 )
 from anabranch.checkpoint import Commit, last_batch, last_commit, link_checkpoint
 from anabranch.clock import Clock
-from anabranch.durable import write_advisory
+from anabranch.durable import boot_id, write_advisory
 from anabranch.errors import Corrupt, Diverged, Trimmed
 from anabranch.execution import QueryInternals
 
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 # A query reads its logs and loads its sources before its first batch; a minute means that it hangs.
 _START_TIMEOUT_S = 60.0
+# In a run's directory: the start of the operating system that the run belongs to.
+_BOOT = "boot"
 _RUN_NAME = re.compile(r"^r(\d{6})\.[0-9a-f]{8}$")
 
 
@@ -70,10 +72,16 @@ def new_run(directory: Path) -> str:
     return f"r{max(numbers, default=-1) + 1:06d}.{uuid.uuid4().hex[:8]}"
 
 
-def newest_commit(directory: Path) -> tuple[str, Commit] | None:
-    """Return the run with the newest committed epoch, None if no run of this unit ever committed."""
+def newest_commit(directory: Path, boot: str | None = None) -> tuple[str, Commit] | None:
+    """Return the run with the newest committed epoch, None if no run of this unit ever committed.
+
+    With `boot`, only runs of that start of the operating system count: Spark flushes none of its files, so those of
+    earlier ones may be torn or gone.
+    """
     found: list[tuple[int, str, Commit]] = []
     for run in _runs(directory):
+        if boot is not None and not _belongs_to(directory / "runs" / run, boot):
+            continue
         commit = last_commit(directory / "runs" / run / "checkpoint")
         if commit is not None:
             found.append((commit.epoch, run, commit))
@@ -81,6 +89,13 @@ def newest_commit(directory: Path) -> tuple[str, Commit] | None:
         return None
     _, run, commit = max(found)
     return run, commit
+
+
+def _belongs_to(run: Path, boot: str) -> bool:
+    try:
+        return (run / _BOOT).read_text() == boot
+    except FileNotFoundError:
+        return False
 
 
 def _runs(directory: Path) -> list[str]:
@@ -115,17 +130,13 @@ class Unit:
     def prepare(self, restore: Callable[[Path], object] = lambda _: None) -> int:
         """Make the run's directory; return the epoch after which it goes on.
 
-        `restore(directory)` is asked for a kept version if no run of this unit is left: it makes the directory of
-        a run, or nothing.
+        `restore(directory)` is asked for a kept version if no run of this unit is left that can be trusted: it makes
+        the directory of a run, or nothing.
         """
-        previous = newest_commit(self._place.directory)
-        if previous is None:
-            # Run ids sort by age: this one is older than the run that goes on from it.
-            restored = self.directory.with_name(f"{self.run.partition('.')[0]}.00000000")
-            restored.parent.mkdir(parents=True, exist_ok=True)
-            restore(restored)
-            previous = newest_commit(self._place.directory)
+        previous = newest_commit(self._place.directory, boot_id()) or self._restored(restore)
+        previous = previous or newest_commit(self._place.directory)
         self.directory.mkdir(parents=True)
+        write_advisory(self.directory / _BOOT, boot_id().encode())
         published = self._place.output.ledger.last()
         if previous is None:
             after = self._first_epoch() - 1
@@ -151,6 +162,15 @@ class Unit:
                     hint="its checkpoint was lost; restore it from a copy, or start over with another --work directory",
                 )
         return after
+
+    def _restored(self, restore: Callable[[Path], object]) -> tuple[str, Commit] | None:
+        # Run ids sort by age: this one is older than the run that goes on from it.
+        name = f"{self.run.partition('.')[0]}.00000000"
+        runs = self._place.directory / "runs"
+        runs.mkdir(parents=True, exist_ok=True)
+        restore(runs / name)
+        commit = last_commit(runs / name / "checkpoint")
+        return None if commit is None else (name, commit)
 
     def _first_epoch(self) -> int:
         """Return where a unit without state begins: at zero, but rejects with what is left of their source."""

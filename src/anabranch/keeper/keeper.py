@@ -17,9 +17,8 @@ from anabranch.clock import Clock
 from anabranch.errors import Corrupt
 from anabranch.keeper.calibration import Trigger, due
 from anabranch.keeper.contents import CommitContents
-from anabranch.keeper.lane import Counters, Lane, LaneOptions, Waiting
+from anabranch.keeper.lane import Counters, Lane, LaneOptions, Target, Waiting
 from anabranch.keeper.version import Version, run_path
-from anabranch.store.store import Store
 
 # How soon a commit is noticed; Spark keeps the files of a commit for many batches more.
 _LOOK_S = 0.02
@@ -48,7 +47,7 @@ class Keeper:
 
     def __init__(
         self,
-        stores: Mapping[str, Store],
+        stores: Mapping[str, Target],
         options: KeeperOptions,
         clock: Clock,
         *,
@@ -70,7 +69,7 @@ class Keeper:
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._loop, name=f"keeper of {options.unit}", daemon=True)
 
-    def _lane(self, number: int, name: str, store: Store, shipped: Callable[[str, Version], None]) -> Lane:
+    def _lane(self, number: int, name: str, store: Target, shipped: Callable[[str, Version], None]) -> Lane:
         options = LaneOptions(self._options.work, self._directory / "kept" / str(number))
         self._offered[name] = (-1, self._clock.steady_s())
         return Lane(store, options, self._clock, lambda version: shipped(name, version))

@@ -17,13 +17,12 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from anabranch.clock import Clock
 from anabranch.errors import Corrupt, StoreError
 from anabranch.keeper.calibration import rest_s
 from anabranch.keeper.version import PIECE_BYTES, KeptFile, Version, piece_key, version_key
-from anabranch.store.store import Store
 
 # How many pieces wait between reading and storing.
 _PIECES = 8
@@ -32,6 +31,16 @@ _BATCH_BYTES = 4 << 20
 # A store that failed is asked again after this long, doubled up to the longest.
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 5.0
+
+
+class Target(Protocol):
+    """What a lane needs of a store."""
+
+    def write(self, batch: Mapping[str, bytes | None]) -> None:
+        """Write a batch, whole or not at all."""
+
+    def close(self) -> None:
+        """Let go of it."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,7 @@ class Lane:
     """Ships versions of one run to one store; two threads."""
 
     def __init__(
-        self, store: Store, options: LaneOptions, clock: Clock, shipped: Callable[[Version], None] = lambda _: None
+        self, store: Target, options: LaneOptions, clock: Clock, shipped: Callable[[Version], None] = lambda _: None
     ) -> None:
         self._store = store
         self._options = options
@@ -89,7 +98,7 @@ class Lane:
         self._waiting: Waiting | None = None
         self._stopping = False
         self._failure: BaseException | None = None
-        self._pieces: queue.Queue[tuple[str, bytes] | _Closing] = queue.Queue(_PIECES)
+        self._pieces: queue.Queue[tuple[str, bytes] | _Closing | None] = queue.Queue(_PIECES)
         self._shipped: dict[str, KeptFile] = {}
         self._versions: list[Version] = []
         self._hurried = False
@@ -166,6 +175,7 @@ class Lane:
         except FileNotFoundError as error:
             # A file that the store let go of is needed again, and Spark has removed it: the next version will do.
             self._count(error=f"version {waiting.epoch} is left out: {error.filename} is gone")
+            self._put(None)
             return
         version = Version(waiting.unit, waiting.run, waiting.epoch, waiting.batch_id, waiting.committed_s, tuple(files))
         closing = _Closing(version, started_s)
@@ -191,7 +201,7 @@ class Lane:
                     break
         return KeptFile(path, size_bytes, crc)
 
-    def _put(self, piece: tuple[str, bytes] | _Closing) -> None:
+    def _put(self, piece: tuple[str, bytes] | _Closing | None) -> None:
         while not self._stopping and self._failure is None:
             try:
                 self._pieces.put(piece, timeout=0.2)
@@ -212,22 +222,28 @@ class Lane:
     # Storing
 
     def _store_all(self) -> None:
+        """Store pieces in batches, and what closes a version with the last of them; None takes pieces back."""
         batch: dict[str, bytes | None] = {}
         size_bytes = 0
+        loose: list[str] = []
         while not self._stopping:
             try:
                 piece = self._pieces.get(timeout=0.2)
             except queue.Empty:
                 continue
-            if isinstance(piece, _Closing):
-                self._close(piece, batch)
-                batch, size_bytes = {}, 0
+            if piece is None or isinstance(piece, _Closing):
+                if piece is not None:
+                    self._close(piece, batch)
+                elif loose:
+                    self._write(dict.fromkeys(loose))
+                batch, size_bytes, loose = {}, 0, []
                 continue
             key, content = piece
             batch[key] = content
             size_bytes += len(content)
             if size_bytes >= _BATCH_BYTES:
                 self._write(batch)
+                loose += batch
                 batch, size_bytes = {}, 0
 
     def _close(self, closing: _Closing, batch: dict[str, bytes | None]) -> None:

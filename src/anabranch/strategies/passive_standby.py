@@ -18,11 +18,13 @@ class PassiveStandby:
     """Ship a version every `every` epochs or every `every_s` seconds, to one store or to several.
 
     `store` is an address: `log:DIR`, `files:DIR`, `redis://HOST:PORT/DB`. Each store alone is enough to restore from.
+    While a store is behind, the epochs that it lacks are held; at `most_behind` of them no more input is taken.
     """
 
     store: str | Sequence[str]
     every: int | None = 1
     every_s: float | None = None
+    most_behind: int = 5_000
     stores: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -36,11 +38,12 @@ class PassiveStandby:
             raise PipelineError("PassiveStandby names a store twice", hint="name each store once")
         if self.every is None and self.every_s is None:
             raise PipelineError("PassiveStandby never ships", hint="give every=EPOCHS or every_s=SECONDS")
-        for name, value in (("every", self.every), ("every_s", self.every_s)):
+        for name, value in (("every", self.every), ("every_s", self.every_s), ("most_behind", self.most_behind)):
             if value is not None and not value > 0:
                 raise PipelineError(f"PassiveStandby: {name} is {value!r}", hint=f"{name} must be more than zero")
 
     @property
     def trigger(self) -> Trigger:
-        """When a version is due."""
-        return Trigger(self.every, self.every_s)
+        """When a version is due: at the latest when half of what may be held for a store is held."""
+        latest = max(1, self.most_behind // 2)
+        return Trigger(min(self.every or latest, latest), self.every_s)
