@@ -3,11 +3,14 @@
 import os
 import random
 import threading
+from dataclasses import replace
 
 import pytest
 
 from anabranch.errors import Corrupt
 from anabranch.store.indexed_log import IndexedLogStore, LogLimits
+from anabranch.store.log_index import Index
+from anabranch.store.log_segment import Entry, Held
 from anabranch.testing.store_suite import contents
 from anabranch.testing.wait import wait_until
 
@@ -17,6 +20,22 @@ SMALL = LogLimits(file_bytes=1_500, unflushed_entries=6, unflushed_bytes=1_000, 
 
 def log_files(directory):
     return sorted(path.name for path in directory.glob("*.log"))
+
+
+def check_counts(store, directory, keys):
+    """What the index says that each log file holds is what its entries say."""
+    expected = {}
+    for key in keys:
+        entry = store._index.get(key)
+        if entry is not None:
+            values, value_bytes, removals = expected.get(entry.file, (0, 0, 0))
+            change = (0, 0, 1) if entry.removed else (1, entry.length, 0)
+            expected[entry.file] = (values + change[0], value_bytes + change[1], removals + change[2])
+    present = {path.name for path in directory.glob("*.log")}
+    counted = {file: (some.values, some.value_bytes, some.removals) for file, some in store._index.held.items()}
+    assert {file: counts for file, counts in counted.items() if any(counts)} == {
+        file: counts for file, counts in expected.items() if f"{file:012d}.log" in present
+    }
 
 
 def test_a_file_nobody_refers_to_goes(tmp_path):
@@ -185,16 +204,51 @@ def test_what_files_hold_is_counted_right(tmp_path, seed):
             (store.close if chance.random() < 0.5 else store._let_go)()
             store = IndexedLogStore(tmp_path, limits=SMALL)
     store._flush()
-    expected = {}
-    for number in range(30):
-        entry = store._index.get(f"k{number}")
-        if entry is not None:
-            values, value_bytes, removals = expected.get(entry.file, (0, 0, 0))
-            change = (0, 0, 1) if entry.removed else (1, entry.length, 0)
-            expected[entry.file] = (values + change[0], value_bytes + change[1], removals + change[2])
-    present = {path.name for path in tmp_path.glob("*.log")}
-    counted = {file: (some.values, some.value_bytes, some.removals) for file, some in store._index.held.items()}
-    assert {file: counts for file, counts in counted.items() if any(counts)} == {
-        file: counts for file, counts in expected.items() if f"{file:012d}.log" in present
-    }
+    check_counts(store, tmp_path, [f"k{number}" for number in range(30)])
     store.close()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_saves_go_on_while_files_are_emptied(tmp_path, lost):
+    """Threads that save while others flush and empty files: no value is lost, and none comes back."""
+    store = IndexedLogStore(tmp_path, limits=replace(SMALL, moved_bytes=100))
+    models = [{} for _ in range(6)]
+
+    def work(mine):
+        chance = random.Random(mine)
+        for number in range(150):
+            key = f"k{mine}/{chance.randrange(12)}"
+            value = None if chance.random() < 0.2 else b"%d" % number * chance.randrange(30)
+            store.write({key: value})
+            models[mine][key] = value
+
+    threads = [threading.Thread(target=work, args=(mine,)) for mine in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    model = {key: value for some in models for key, value in some.items() if value is not None}
+    assert contents(store) == model
+    store._flush()
+    check_counts(store, tmp_path, [key for some in models for key in some])
+    store._let_go()
+    for path in [tmp_path / "index.json", *tmp_path.glob("segment-*")] * lost:
+        path.unlink()
+    store = IndexedLogStore(tmp_path, limits=SMALL)
+    assert contents(store) == model
+    assert len(log_files(tmp_path)) < 40
+    store.close()
+
+
+def test_a_flush_that_fails_takes_nothing_with_it(tmp_path):
+    """What was set aside for it, and what came while it tried, is in the index afterwards, and counted once."""
+    index = Index()
+    index.put("same", Entry(1, 10, 5, 0))
+    index.put("old", Entry(1, 20, 7, 0))
+    frozen = index.freeze((1, 30))
+    index.put("same", Entry(2, 10, 3, 0))
+    with pytest.raises(FileNotFoundError):
+        index.flush(tmp_path / "gone", frozen, threading.Lock())
+    assert index.get("same") == Entry(2, 10, 3, 0)
+    assert index.get("old") == Entry(1, 20, 7, 0)
+    assert index.held == {1: Held(1, 7, 0), 2: Held(1, 3, 0)}

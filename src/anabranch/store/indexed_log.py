@@ -22,31 +22,21 @@ import os
 import threading
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from anabranch.errors import Corrupt, StoreError, StoreUnavailable
 from anabranch.store import log_file
-from anabranch.store.log_directory import LogDirectory, write_all
+from anabranch.store.log_directory import LogDirectory, LogLimits, write_all
 from anabranch.store.log_file import Encoded, Item
-from anabranch.store.log_index import Entry, Held, Index, removal
+from anabranch.store.log_index import Index
+from anabranch.store.log_segment import Entry, Held, removal
 from anabranch.store.store import FULL, Durability, check_batch, check_key, not_written
 from anabranch.store.writer_lock import WriterLock
 
+# This many times over the limits, whoever saves waits for the flush that is under way.
+_FAR_BEHIND = 4
 # A reader that finds a file replaced while it opened the store opens it again, this often.
 _ATTEMPTS = 20
-
-
-@dataclass(frozen=True)
-class LogLimits:
-    """When to rotate, flush and compact."""
-
-    file_bytes: int = 64 << 20
-    unflushed_entries: int = 32_768
-    unflushed_bytes: int = 32 << 20
-    block_bytes: int = 16 << 20
-    # A file is emptied when less than this share of it is alive.
-    live_share: float = 0.5
 
 
 class _Save:
@@ -81,6 +71,8 @@ class IndexedLogStore:
         # Taken in this order: `_writing` by whoever appends, `_lock` for as long as index or descriptors change.
         self._writing = threading.Lock()
         self._lock = threading.Lock()
+        # Held by whoever flushes the index and empties files, before the two above.
+        self._maintaining = threading.Lock()
         self._damaged: set[int] = set()
         self._broken: BaseException | None = None
         self._descriptors: dict[int, int] = {}
@@ -129,6 +121,8 @@ class IndexedLogStore:
                     save.call()
             if next_leader is not None:
                 next_leader.call()
+        if mine.error is None:
+            self._keep_bounded()
 
     def _take_group(self) -> list[_Save]:
         size_bytes = 0
@@ -148,8 +142,6 @@ class IndexedLogStore:
                 save.error = not_written(self._files.path, error) if isinstance(error, OSError) else error
         for save in group:
             save.done = True
-        if group[0].error is None:
-            self._keep_bounded()
 
     def _append(self, batches: list[Encoded], *, moving: bool = False) -> None:
         """Append one block, flush it, and note its items."""
@@ -208,70 +200,94 @@ class IndexedLogStore:
     # Keeping it bounded
 
     def _keep_bounded(self) -> None:
-        """Flush the index, and remove or empty files, when it is time; a failure here loses nothing and waits."""
-        if self._unflushed_bytes() < self._limits.unflushed_bytes and (
-            len(self._index.recent) < self._limits.unflushed_entries
-        ):
+        """Flush the index, and remove or empty files, when it is time; others save meanwhile.
+
+        A device that is full loses nothing here: it is tried again after the next save.
+        """
+        behind = max(
+            self._unflushed_bytes() / self._limits.unflushed_bytes,
+            len(self._index.recent) / self._limits.unflushed_entries,
+        )
+        if behind < 1 or not self._maintaining.acquire(blocking=behind > _FAR_BEHIND):
             return
         try:
-            self._flush()
-            file = self._mostly_dead()
-            if file is not None:
-                self._empty(file)
-            self._flush()
-            if file is not None and self._index.held[file].values:
-                self._damaged.add(file)
-            self._remove_dead()
+            self._maintain()
         except OSError as error:
             if error.errno not in FULL:
                 raise not_written(self._files.path, error) from error
+        finally:
+            self._maintaining.release()
+
+    def _maintain(self) -> None:
+        self._flush()
+        file = self._mostly_dead()
+        if file is not None:
+            if not self._empty(file):
+                self._damaged.add(file)
+            self._flush()
+        self._remove_dead()
 
     def _unflushed_bytes(self) -> int:
         file, offset = self._index.position
         return self._end - offset if file == self._active else self._end + self._limits.file_bytes
 
     def _flush(self) -> None:
-        if self._index.position != (self._active, self._end):
-            self._index.flush(self._files.path, (self._active, self._end), self._lock)
+        with self._writing, self._lock:
+            position = (self._active, self._end)
+            if self._index.position == position:
+                return
+            frozen = self._index.freeze(position)
+        self._index.flush(self._files.path, frozen, self._lock)
 
     def _mostly_dead(self) -> int | None:
         """Return a closed file worth emptying: little of it is alive."""
-        for file, held in sorted(self._index.held.items()):
-            closed = file != self._active and file not in self._damaged
-            if closed and held.values and held.value_bytes < self._limits.live_share * self._files.size(file):
-                return file
+        with self._lock:
+            for file, held in sorted(self._index.held.items()):
+                closed = file != self._active and file not in self._damaged
+                if closed and held.values and held.value_bytes < self._limits.live_share * self._files.size(file):
+                    return file
         return None
 
-    def _empty(self, file: int) -> None:
+    def _empty(self, file: int) -> bool:
         """Append what is still alive in a file, so that nothing refers to it any more.
 
-        What cannot be read any more stays where it is: the file stays, and reads of that say why.
+        What cannot be read any more stays where it is, reads of it say why, and the answer is False.
         """
         with self._lock:
             descriptor = self._descriptor(file)
-        batch: dict[str, bytes | None] = {}
+            entries = self._index.entries_of(file)
+        whole = True
+        batch: dict[str, tuple[Entry, bytes | None]] = {}
         size_bytes = 0
-        for key, entry in self._index.entries_of(file):
+        for key, entry in entries:
             value = None if entry.removed else os.pread(descriptor, entry.length, entry.offset)
             if value is not None and not _fits(value, entry):
+                whole = False
                 continue
-            batch[key] = value
+            batch[key] = entry, value
             size_bytes += len(value or b"")
-            if size_bytes > self._limits.block_bytes:
-                self._append([log_file.encode(batch)], moving=True)
+            if size_bytes > self._limits.moved_bytes:
+                self._move(batch)
                 batch, size_bytes = {}, 0
-        if batch:
-            self._append([log_file.encode(batch)], moving=True)
+        self._move(batch)
+        return whole
+
+    def _move(self, batch: dict[str, tuple[Entry, bytes | None]]) -> None:
+        """Append values again whose keys still have the entries they had."""
+        with self._writing:
+            same = {key: value for key, (entry, value) in batch.items() if self._index.get(key) == entry}
+            if same:
+                self._append([log_file.encode(same)], moving=True)
 
     def _remove_dead(self) -> None:
-        for file in sorted(self._index.held):
-            held = self._index.held[file]
-            oldest = file == min(self._index.held)
-            if file != self._active and not held.values and (oldest or not held.removals):
-                with self._lock:
+        with self._lock:
+            for file in sorted(self._index.held):
+                held = self._index.held[file]
+                oldest = file == min(self._index.held)
+                if file < self._index.position[0] and not held.values and (oldest or not held.removals):
                     self._forget(file)
                     del self._index.held[file]
-                self._files.file(file).unlink(missing_ok=True)
+                    self._files.file(file).unlink(missing_ok=True)
 
     def _forget(self, file: int) -> None:
         descriptor = self._descriptors.pop(file, None)
@@ -313,12 +329,13 @@ class IndexedLogStore:
         return self._descriptors[file]
 
     def close(self) -> None:
-        with self._writing:
+        with self._maintaining:
             if self._writer is not None and self._broken is None:
                 # The index is a shortcut: without it, the next one to open reads more of the log.
                 with contextlib.suppress(OSError):
                     self._flush()
-            self._let_go()
+            with self._writing:
+                self._let_go()
 
     def _let_go(self) -> None:
         with self._lock:

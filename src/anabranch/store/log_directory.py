@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,20 @@ from anabranch.errors import Corrupt
 from anabranch.store import log_file
 from anabranch.store.log_file import Item
 from anabranch.store.log_index import INDEX, sweep_segments
+
+
+@dataclass(frozen=True)
+class LogLimits:
+    """When to rotate, flush and compact."""
+
+    file_bytes: int = 64 << 20
+    unflushed_entries: int = 32_768
+    unflushed_bytes: int = 32 << 20
+    block_bytes: int = 16 << 20
+    # How much is moved out of a file at a time, while others wait.
+    moved_bytes: int = 1 << 20
+    # A file is emptied when less than this share of it is alive.
+    live_share: float = 0.5
 
 
 class LogDirectory:

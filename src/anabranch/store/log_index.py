@@ -16,7 +16,6 @@ Rejected: one large index file (a flush would cost more the more keys there are)
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import zlib
@@ -24,134 +23,59 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.durable import fsync_directory, write_atomic, write_temporary
 from anabranch.errors import Corrupt
+from anabranch.store.log_segment import (
+    SCHEMA,
+    Entry,
+    Held,
+    Segment,
+    freeze_entries,
+    hash_of,
+    merged,
+    numbers,
+    open_segment,
+)
 
 FORMAT = 1
-_SCHEMA = pa.schema(
-    [
-        ("hash", pa.uint64()),
-        ("key", pa.large_binary()),
-        ("file", pa.uint64()),
-        ("offset", pa.uint64()),
-        ("length", pa.int64()),
-        ("crc", pa.uint32()),
-    ]
-)
 # A segment is merged into the one before it unless that one is at least this many times as large.
 _MERGE_RATIO = 2
-_REMOVED_LENGTH = -1
 INDEX = "index.json"
 
 
-class Entry(NamedTuple):
-    """Where a key's newest value is; a removed key has length -1 and the place of its removal."""
+@dataclass(frozen=True)
+class Frozen:
+    """What a flush writes: everything up to a position in the log, and what the log files held then."""
 
-    file: int
-    offset: int
-    length: int
-    crc: int
-
-    @property
-    def removed(self) -> bool:
-        """Whether the key was removed."""
-        return self.length == _REMOVED_LENGTH
-
-
-def removal(file: int, offset: int) -> Entry:
-    """Return the entry of a removed key."""
-    return Entry(file, offset, _REMOVED_LENGTH, 0)
-
-
-@dataclass
-class Held:
-    """What of a log file is still referred to."""
-
-    values: int = 0
-    value_bytes: int = 0
-    removals: int = 0
-
-
-class Segment:
-    """Entries of many keys, sorted by hash, not changed any more."""
-
-    def __init__(self, batch: pa.RecordBatch, name: str, crc: int) -> None:
-        self.batch = batch
-        self.name = name
-        self.crc = crc
-        self._hashes = _numbers(batch, "hash")
-        self._places = [_numbers(batch, name) for name in Entry._fields]
-        _, ends, content = batch.column("key").buffers()
-        self._ends = np.frombuffer(ends, np.int64)
-        self._content = memoryview(content or b"")
-        self._first = batch.column("key").offset
-
-    def __len__(self) -> int:
-        return len(self._hashes)
-
-    def get(self, key: bytes, hashed: int) -> Entry | None:
-        position = self._behind(int(self._hashes.searchsorted(np.uint64(hashed))), key, hashed)
-        return None if position < 0 else Entry(*(int(values[position]) for values in self._places))
-
-    def find(self, hashes: Any, keys: pa.Array) -> Any:  # noqa: ANN401  numpy arrays
-        """Return the position of each key, -1 where it is not here."""
-        at = np.minimum(self._hashes.searchsorted(hashes), len(self._hashes) - 1)
-        found = np.where(self._hashes[at] == hashes, at, -1)
-        hits = np.flatnonzero(found >= 0)
-        alike = pc.equal(self.batch.column("key").take(pa.array(at[hits])), keys.take(pa.array(hits)))
-        for row in hits[~alike.to_numpy(zero_copy_only=False)].tolist():
-            found[row] = self._behind(int(at[row]), keys[row].as_py(), int(hashes[row]))
-        return found
-
-    def _behind(self, position: int, key: bytes, hashed: int) -> int:
-        """Return where a key is among those of its hash, which begin at a position; -1 if it is not there."""
-        while position < len(self._hashes) and int(self._hashes[position]) == hashed:
-            begin, end = self._ends[self._first + position : self._first + position + 2]
-            if self._content[begin:end] == key:
-                return position
-            position += 1
-        return -1
-
-    def of_file(self, file: int) -> tuple[Any, pa.Array, list[Entry]]:
-        """Return hashes, keys and entries whose values are in a log file."""
-        rows = np.flatnonzero(self._places[0] == file)
-        entries = map(Entry._make, zip(*(values[rows].tolist() for values in self._places), strict=True))
-        return self._hashes[rows], self.batch.column("key").take(pa.array(rows)), list(entries)
-
-    def let_go(self, positions: Any, held: dict[int, Held]) -> None:  # noqa: ANN401  a numpy array
-        """Count the entries at some positions no longer."""
-        files, _, lengths, _ = (values[positions] for values in self._places)
-        for file in np.unique(files).tolist():
-            mine = lengths[files == file]
-            values = mine[mine != _REMOVED_LENGTH]
-            some = held.setdefault(file, Held())
-            some.values -= len(values)
-            some.value_bytes -= int(values.sum())
-            some.removals -= len(mine) - len(values)
+    position: tuple[int, int]
+    held: dict[int, Held]
 
 
 @dataclass
 class Index:
-    """Segments and recent entries. Not thread-safe: the store holds its lock."""
+    """Segments, entries that are being frozen into one, and recent entries, which count most.
+
+    Not thread-safe: the store holds its lock, and flushes one at a time.
+    """
 
     segments: list[Segment] = field(default_factory=list)
     recent: dict[str, Entry] = field(default_factory=dict)
+    freezing: dict[str, Entry] = field(default_factory=dict)
     held: dict[int, Held] = field(default_factory=dict)
     position: tuple[int, int] = (0, 0)
 
     def get(self, key: str) -> Entry | None:
         """Return the newest entry of a key, also if it says removed; None if there is none."""
-        entry = self.recent.get(key)
+        entry = self.recent.get(key) or self.freezing.get(key)
         if entry is not None or not self.segments:
             return entry
         name = key.encode()
-        hashed = _hash(name)
+        hashed = hash_of(name)
         for segment in reversed(self.segments):
             found = segment.get(name, hashed)
             if found is not None:
@@ -184,75 +108,85 @@ class Index:
                 keys, lengths = keys.filter(mask), lengths.filter(mask)
             present = pc.greater_equal(lengths, 0).to_pylist()
             found.update(zip((key.decode() for key in keys.to_pylist()), present, strict=True))
-        found.update((key, not entry.removed) for key, entry in self.recent.items() if key.startswith(prefix))
+        for entries in (self.freezing, self.recent):
+            found.update((key, not entry.removed) for key, entry in entries.items() if key.startswith(prefix))
         return sorted(key for key, present in found.items() if present)
 
     def entries_of(self, file: int) -> list[tuple[str, Entry]]:
-        """Return the keys whose newest entry is in a log file, in the order of that file."""
-        found = {key: entry for key, entry in self.recent.items() if entry.file == file}
-        for number, segment in enumerate(self.segments):
-            hashes, keys, entries = segment.of_file(file)
-            hidden = np.zeros(len(entries), bool)
-            for newer in self.segments[number + 1 :]:
-                hidden |= newer.find(hashes, keys) >= 0
-            for key, entry, old in zip(keys.to_pylist(), entries, hidden.tolist(), strict=True):
-                name = key.decode()
-                if not old and name not in self.recent:
-                    found[name] = entry
-        return sorted(found.items(), key=lambda pair: pair[1].offset)
+        """Return entries in a log file, in its order; some of them may be replaced already. Not during a flush."""
+        found = [(key, entry) for key, entry in self.recent.items() if entry.file == file]
+        for segment in self.segments:
+            found += segment.of_file(file)
+        return sorted(found, key=lambda pair: pair[1].offset)
 
     # Segments
 
-    def flush(self, directory: Path, position: tuple[int, int], lock: AbstractContextManager[Any]) -> None:
-        """Write recent entries as a segment, merge, and make `index.json` point to the result; durable on return.
+    def freeze(self, position: tuple[int, int]) -> Frozen:
+        """Set aside what is recent, and what log files hold, as of a position in the log; a flush follows."""
+        self.freezing, self.recent = self.recent, {}
+        return Frozen(position, {file: replace(some) for file, some in self.held.items()})
 
-        If it fails, the index is as it was. Nobody may write meanwhile; readers are kept out, by `lock`, for a moment.
+    def flush(self, directory: Path, frozen: Frozen, lock: AbstractContextManager[Any]) -> None:
+        """Write frozen entries as a segment, merge, and make `index.json` point to the result; durable on return.
+
+        If it fails, the index is as if nothing had been frozen. Reads and saves go on meanwhile; they are kept out, by
+        `lock`, for a moment at the end.
         """
         segments = list(self.segments)
         written: list[str] = []
+        replaced: dict[int, Held] = {}
         try:
-            held = self.held
-            if self.recent:
-                fresh = _frozen(self.recent)
-                held = self._held_without_replaced(fresh)
+            if self.freezing:
+                fresh = freeze_entries(self.freezing)
+                replaced = self._replaced(fresh)
                 segments.append(self._save(directory, fresh, written))
+            held = _less(frozen.held, replaced)
             while len(segments) > 1 and len(segments[-2]) < _MERGE_RATIO * len(segments[-1]):
                 oldest = min(held, default=0) if len(segments) == 2 else -1  # noqa: PLR2004  the last two
-                merged = _merged(segments[-2].batch, segments[-1].batch, forget_removals_before=oldest)
-                segments[-2:] = [self._save(directory, merged, written)]
+                joined = merged(segments[-2].batch, segments[-1].batch, forget_removals_before=oldest)
+                segments[-2:] = [self._save(directory, joined, written)]
             content: dict[str, Any] = {
                 "format": FORMAT,
-                "position": list(position),
+                "position": list(frozen.position),
                 "segments": [[segment.name, len(segment), segment.crc] for segment in segments],
                 "held": {str(file): [some.values, some.value_bytes, some.removals] for file, some in held.items()},
             }
             content["crc"] = _json_crc(content)
             write_atomic(directory / INDEX, json.dumps(content).encode())
         except BaseException:
+            with lock:
+                self._thaw()
             named = _named(directory)
             if named is not None:
                 _remove(directory, set(written) - named)
             raise
         old = {segment.name for segment in self.segments} | set(written)
         with lock:
-            self.segments, self.recent, self.position, self.held = segments, {}, position, held
+            self.segments, self.freezing, self.position = segments, {}, frozen.position
+            self.held = _less(self.held, replaced)
         _remove(directory, old - {segment.name for segment in segments})
 
-    def _held_without_replaced(self, fresh: pa.RecordBatch) -> dict[int, Held]:
-        """Return what log files hold once the entries that fresh ones replace no longer count."""
-        held = {file: replace(some) for file, some in self.held.items()}
-        hashes, keys = _numbers(fresh, "hash"), fresh.column("key")
+    def _thaw(self) -> None:
+        """Take back what was frozen; what came since counts, and not what it replaced."""
+        for key in self.freezing.keys() & self.recent.keys():
+            self._count(self.freezing[key], -1)
+        self.recent, self.freezing = {**self.freezing, **self.recent}, {}
+
+    def _replaced(self, fresh: pa.RecordBatch) -> dict[int, Held]:
+        """Return what log files hold of the entries that fresh ones replace."""
+        replaced: dict[int, Held] = {}
+        hashes, keys = numbers(fresh, "hash"), fresh.column("key")
         for segment in reversed(self.segments):
             found = segment.find(hashes, keys)
-            segment.let_go(found[found >= 0], held)
+            segment.count(found[found >= 0], replaced)
             hashes, keys = hashes[found < 0], keys.filter(pa.array(found < 0))
-        return held
+        return replaced
 
     def _save(self, directory: Path, batch: pa.RecordBatch, written: list[str]) -> Segment:
         numbers = [_number(name) for name in os.listdir(directory) if name.startswith("segment-")]
         name = f"segment-{max(numbers, default=0) + 1}.arrow"
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, _SCHEMA) as writer:
+        with pa.ipc.new_file(sink, SCHEMA) as writer:
             writer.write_batch(batch)
         content = sink.getvalue()
         temporary = write_temporary(directory, memoryview(content))
@@ -280,8 +214,8 @@ class Index:
             if crc != _json_crc(content):
                 raise Corrupt(f"{path} was altered: its checksum does not fit")
             held = {int(file): Held(*numbers) for file, numbers in content["held"].items()}
-            segments = [_open_segment(directory / name, rows, crc) for name, rows, crc in content["segments"]]
-            return cls(segments, {}, held, (content["position"][0], content["position"][1]))
+            segments = [open_segment(directory / name, rows, crc) for name, rows, crc in content["segments"]]
+            return cls(segments, {}, {}, held, (content["position"][0], content["position"][1]))
         except FileNotFoundError:
             if path.exists():
                 raise
@@ -290,8 +224,13 @@ class Index:
             raise Corrupt(f"{path} is unreadable: {error}") from error
 
 
-def _numbers(batch: pa.RecordBatch, name: str) -> Any:  # noqa: ANN401  a numpy array
-    return batch.column(name).to_numpy(zero_copy_only=True)
+def _less(held: dict[int, Held], replaced: dict[int, Held]) -> dict[int, Held]:
+    """Return what log files hold without what was replaced."""
+    rest = dict(held)
+    for file, gone in replaced.items():
+        some = rest.get(file, Held())
+        rest[file] = Held(some.values - gone.values, some.value_bytes - gone.value_bytes, some.removals - gone.removals)
+    return rest
 
 
 def sweep_segments(directory: Path) -> None:
@@ -318,69 +257,6 @@ def _remove(directory: Path, names: Iterable[str]) -> None:
 def _number(name: str) -> int:
     digits = name.removeprefix("segment-").removesuffix(".arrow")
     return int(digits) if digits.isdigit() else 0
-
-
-def _open_segment(path: Path, rows: int, crc: int) -> Segment:
-    with pa.memory_map(str(path)) as mapped:
-        content = mapped.read_buffer()
-    if zlib.crc32(content) != crc:
-        raise Corrupt(f"{path} was altered: its checksum does not fit")
-    table = pa.ipc.open_file(content)
-    batch = table.get_batch(0)
-    if batch.num_rows != rows or not batch.schema.equals(_SCHEMA):
-        raise Corrupt(f"{path} is not the segment that the index names")
-    return Segment(batch, path.name, crc)
-
-
-def _frozen(recent: dict[str, Entry]) -> pa.RecordBatch:
-    keys = [key.encode() for key in recent]
-    hashes = np.fromiter(map(_hash, keys), np.uint64, len(keys))
-    order = np.argsort(hashes, kind="stable")
-    columns: list[Any] = [pa.array(hashes), pa.array(keys, pa.large_binary())]
-    for name, values in zip(Entry._fields, zip(*recent.values(), strict=True), strict=True):
-        columns.append(pa.array(values, _SCHEMA.field(name).type))
-    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA).take(pa.array(order))
-
-
-def _merged(older: pa.RecordBatch, newer: pa.RecordBatch, *, forget_removals_before: int) -> pa.RecordBatch:
-    """Merge two segments: of a key in both, the newer entry stays.
-
-    Removals in files before the one given are forgotten, if there is no other segment whose entries they hide.
-    """
-    both = pa.concat_batches([newer, older])
-    hashes = both.column("hash").to_numpy()
-    # Stable: of equal hashes, those of the newer segment come first.
-    order = np.argsort(hashes, kind="stable")
-    hashes = hashes[order]
-    keep = np.ones(len(order), bool)
-    same = np.flatnonzero(hashes[1:] == hashes[:-1]) + 1
-    keys = both.column("key")
-    alike = pc.equal(keys.take(pa.array(order[same])), keys.take(pa.array(order[same - 1])))
-    if pc.all(alike).as_py() is not False:
-        keep[same] = False
-    else:
-        keep = _first_of_each(keys, order, hashes)
-    chosen = order[keep]
-    if forget_removals_before >= 0:
-        lengths = both.column("length").to_numpy()[chosen]
-        files = both.column("file").to_numpy()[chosen]
-        chosen = chosen[(lengths != _REMOVED_LENGTH) | (files >= forget_removals_before)]
-    return both.take(pa.array(chosen))
-
-
-def _first_of_each(keys: pa.Array, order: Any, hashes: Any) -> Any:  # noqa: ANN401  numpy arrays
-    """Keep the first entry of each key; two keys share a hash, which is rare enough for a plain loop."""
-    seen: set[tuple[int, bytes]] = set()
-    keep = np.ones(len(order), bool)
-    for position, (row, hashed) in enumerate(zip(order.tolist(), hashes.tolist(), strict=True)):
-        mark = (hashed, keys[row].as_py())
-        keep[position] = mark not in seen
-        seen.add(mark)
-    return keep
-
-
-def _hash(key: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
 
 
 def _json_crc(content: dict[str, Any]) -> int:
