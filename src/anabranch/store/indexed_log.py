@@ -42,6 +42,8 @@ _ATTEMPTS = 20
 class _Save:
     """One caller's batch on its way; the caller sleeps until it is called, because it is done or because it leads."""
 
+    __slots__ = ("_called", "done", "encoded", "error")
+
     def __init__(self, encoded: Encoded) -> None:
         self.encoded = encoded
         self.done = False
@@ -275,7 +277,7 @@ class IndexedLogStore:
     def _move(self, batch: dict[str, tuple[Entry, bytes | None]]) -> None:
         """Append values again whose keys still have the entries they had."""
         with self._writing:
-            same = {key: value for key, (entry, value) in batch.items() if self._index.get(key) == entry}
+            same = {key: value for key, (entry, value) in batch.items() if not self._index.replaced(key, entry)}
             if same:
                 self._append([log_file.encode(same)], moving=True)
 

@@ -27,7 +27,7 @@ class LogLimits:
     # How much is moved out of a file at a time, while others wait.
     moved_bytes: int = 1 << 20
     # A file is emptied when less than this share of it is alive.
-    live_share: float = 0.5
+    live_share: float = 0.25
 
 
 class LogDirectory:

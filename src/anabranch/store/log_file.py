@@ -17,8 +17,8 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from anabranch.errors import Corrupt
 
@@ -31,8 +31,7 @@ ITEM_HEADER = struct.Struct("<HBBII")
 VALUE, REMOVED = 0, 1
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """One item of a block, and where its value is; `offset` is from the start of the file."""
 
     key: str
@@ -42,8 +41,7 @@ class Item:
     crc: int
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(NamedTuple):
     """A batch as bytes, and its items with offsets from the start of the bytes."""
 
     content: bytes

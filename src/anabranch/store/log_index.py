@@ -91,7 +91,9 @@ class Index:
         self.recent[key] = entry
 
     def _count(self, entry: Entry, change: int) -> None:
-        held = self.held.setdefault(entry.file, Held())
+        held = self.held.get(entry.file)
+        if held is None:
+            held = self.held[entry.file] = Held()
         if entry.removed:
             held.removals += change
         else:
@@ -113,11 +115,15 @@ class Index:
         return sorted(key for key, present in found.items() if present)
 
     def entries_of(self, file: int) -> list[tuple[str, Entry]]:
-        """Return entries in a log file, in its order; some of them may be replaced already. Not during a flush."""
+        """Return the keys whose newest entry is in a log file, in the order of that file. Not during a flush."""
         found = [(key, entry) for key, entry in self.recent.items() if entry.file == file]
-        for segment in self.segments:
-            found += segment.of_file(file)
+        for number, segment in enumerate(self.segments):
+            found += segment.of_file(file, self.segments[number + 1 :])
         return sorted(found, key=lambda pair: pair[1].offset)
+
+    def replaced(self, key: str, entry: Entry) -> bool:
+        """Say whether something else was noted for a key since the last flush."""
+        return self.recent.get(key, entry) != entry
 
     # Segments
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -99,9 +99,12 @@ class Segment:
             position += 1
         return -1
 
-    def of_file(self, file: int) -> Iterator[tuple[str, Entry]]:
-        """Yield keys and entries whose values are in a log file."""
+    def of_file(self, file: int, newer: Sequence[Segment]) -> Iterator[tuple[str, Entry]]:
+        """Yield keys and entries whose values are in a log file, without those that a newer segment has too."""
         rows = np.flatnonzero(self._places[0] == file)
+        for segment in newer:
+            found = segment.find(self._hashes[rows], self.batch.column("key").take(pa.array(rows)))
+            rows = rows[found < 0]
         entries = map(Entry._make, zip(*(values[rows].tolist() for values in self._places), strict=True))
         for key, entry in zip(self.batch.column("key").take(pa.array(rows)).to_pylist(), entries, strict=True):
             yield key.decode(), entry
