@@ -21,7 +21,7 @@ from anabranch.keeper.lane import Counters, Lane, LaneOptions, Target, Waiting
 from anabranch.keeper.version import Version, run_path
 
 # How soon a commit is noticed; Spark keeps the files of a commit for many batches more.
-_LOOK_S = 0.02
+_LOOK_S = 0.05
 # A file may vanish between listing and linking; this often in a row means that it is lost.
 _MOST_VANISHED = 50
 
