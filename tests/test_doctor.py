@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import xxhash
 
 from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.manifest import Manifest, Producer
 from anabranch.channel.parts import PartWriter
 from anabranch.clock import SystemClock
 from anabranch.doctor.doctor import look, repair
-from anabranch.errors import WorkDirectoryError
+from anabranch.doctor.state_files import state_file_problem
+from anabranch.errors import StoreError, WorkDirectoryError
 from anabranch.keeper.keeper import Keeper, KeeperOptions
 from anabranch.store.opening import open_store
 from anabranch.work import Work
@@ -85,8 +87,19 @@ DAMAGE = {
     "the last plan gone": (remove("offsets/7"), "commit without plan", set()),
     "commits lost": (lambda path: [(path / "commits" / str(n)).unlink() for n in (6, 7)], "commits lost", set()),
     "a torn plan that was executed": (written("offsets/7", b"v1\n{"), "torn plan", set()),
-    "a torn plan that was not": (written("offsets/8", b"v1"), "torn plan", {"offsets/8"}),
-    "an empty plan that was not": (written("offsets/8", b""), "torn plan", {"offsets/8"}),
+    # Whether a sink has micro-batch 8 nobody can say: the plan stays.
+    "a torn plan without a commit": (written("offsets/8", b"v1"), "torn plan", set()),
+    "an empty plan without a commit": (written("offsets/8", b""), "torn plan", set()),
+    "all commits lost": (
+        lambda path: [entry.unlink() for entry in (path / "commits").iterdir()],
+        "commits lost",
+        set(),
+    ),
+    "both logs lost": (
+        lambda path: [entry.unlink() for log in ("commits", "offsets") for entry in (path / log).iterdir()],
+        "logs lost",
+        set(),
+    ),
     "a torn last commit": (empty("commits/7"), "torn commit", {"commits/7"}),
     "a torn earlier commit": (written("commits/5", b""), "torn commit", set()),
     "a changelog gone": (remove("state/0/0/8_*.changelog"), "state lost", set()),
@@ -96,7 +109,7 @@ DAMAGE = {
         set(),
     ),
     "a partition gone": (lambda path: shutil.rmtree(path / "state/0/1"), "state lost", set()),
-    "an empty changelog": (empty("state/0/0/8_*.changelog"), "empty state file", set()),
+    "an empty changelog": (empty("state/0/0/8_*.changelog"), "state altered", set()),
     "an altered changelog": (lambda path: flip(next(path.glob("state/0/0/8_*.changelog"))), "altered", set()),
     "an altered SST": (lambda path: flip(next(path.glob("state/0/0/SSTs/*.sst"))), "altered", set()),
     "an altered plan": (lambda path: flip(path / "offsets/3"), "altered", set()),
@@ -240,18 +253,17 @@ def test_the_command_says_what_it_found(checkpoint, tmp_path):
     """Exit code 0 for a sound directory, 8 for a damaged one, and what was repaired is said."""
     sound = anabranch(tmp_path, "doctor", str(checkpoint.path))
     assert (sound.returncode, sound.stdout) == (0, f"{checkpoint.path} is sound\n")
-    (checkpoint.path / "offsets" / "8").write_bytes(b"")
+    (checkpoint.path / "commits" / "7").write_bytes(b"")
     damaged = anabranch(tmp_path, "doctor", str(checkpoint.path), "--json")
     assert damaged.returncode == 8
-    assert [(found["kind"], found["repairable"]) for found in json.loads(damaged.stdout)["findings"]] == [
-        ("torn plan", True)
-    ]
+    found = [(finding["kind"], finding["repairable"]) for finding in json.loads(damaged.stdout)["findings"]]
+    assert ("torn commit", True) in found
     repaired = anabranch(tmp_path, "doctor", str(checkpoint.path), "--repair")
     assert repaired.returncode == 0, repaired.stdout
     assert "removed" in repaired.stdout
     backups = [name for name in os.listdir(tmp_path) if ".doctor-" in name]
     assert len(backups) == 1
-    assert Path(tmp_path, backups[0], "offsets", "8").exists()
+    assert Path(tmp_path, backups[0], "commits", "7").exists()
 
 
 @pytest.mark.parametrize("place", ["nowhere", "log:nowhere", "s3://bucket"])
@@ -264,3 +276,81 @@ def test_a_place_that_is_nothing_is_an_error(tmp_path, place):
     if ":" not in place:
         with pytest.raises(WorkDirectoryError):
             look(place)
+
+
+def blocks(*contents):
+    """Return what Spark's LZ4 stream looks like; an odd content is stored as it is."""
+    made = b""
+    for number, content in enumerate([*contents, b""]):
+        raw = number % 2 == 1 or not content
+        packed = content if raw else bytes(pa.Codec("lz4_raw").compress(content))
+        checksum = xxhash.xxh32_intdigest(content, seed=0x9747B28C) & 0xFFFFFFF if content else 0
+        made += b"LZ4Block" + struct.pack("<BiiI", 0x16 if raw else 0x26, len(packed), len(content), checksum) + packed
+    return made
+
+
+def test_every_flipped_byte_of_a_changelog_is_found(tmp_path):
+    """Wherever it is, and wherever the file is cut off; a whole one and one of another kind are fine."""
+    path = tmp_path / "8.changelog"
+    whole = blocks(b",".join(b"%d" % n for n in range(90)), os.urandom(60), b";".join(b"%d" % n for n in range(50)))
+    path.write_bytes(whole)
+    assert state_file_problem(path) is None
+    for position in range(8, len(whole)):
+        if whole[position] in (0x16, 0x26) and whole[position - 8 : position] == b"LZ4Block":
+            continue  # half of the token says how the block was compressed, and nothing else
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
+        assert state_file_problem(path) is not None or position >= len(whole) - 4, position
+    for length in range(9, len(whole)):
+        path.write_bytes(whole[:length])
+        assert state_file_problem(path) is not None, length
+    path.write_bytes(b"something else")
+    assert state_file_problem(path) is None
+
+
+def test_a_source_log_that_a_plan_refers_to_is_missed(tmp_path):
+    """Sources of files keep a log of their own; without it Spark reads the files again, or none."""
+    fake = FakeCheckpoint(tmp_path / "checkpoint")
+    fake.commit(0)
+    plan = fake.path / "offsets" / "0"
+    plan.write_text(plan.read_text() + '\n{"logOffset":3}')
+    assert [finding.kind for finding in look(str(fake.path))] == ["source log lost"]
+    log = fake.path / "sources" / "1"
+    log.mkdir(parents=True)
+    (log / "3.compact").write_text("v1")
+    assert look(str(fake.path)) == []
+
+
+def test_a_partition_that_nobody_names_is_missed(tmp_path):
+    """Without unique ids the operator's own description says how many partitions there are."""
+    fake = FakeCheckpoint(tmp_path / "checkpoint")
+    fake.commit(0)
+    commit = fake.path / "commits" / "0"
+    commit.write_text('v1\n{"nextBatchWatermarkMs":0}')
+    for store in fake.stores:
+        changelog = next(store.glob("1_*.changelog"))
+        changelog.rename(store / "1.changelog")
+    description = fake.path / "state" / "0" / "_metadata" / "metadata"
+    description.write_text('v1\n{"operatorInfo":{},"stateStoreInfo":[{"storeName":"default","numPartitions":2}]}')
+    assert look(str(fake.path)) == []
+    shutil.rmtree(fake.path / "state" / "0" / "1")
+    assert [finding.kind for finding in look(str(fake.path))] == ["state lost"]
+
+
+def test_a_work_directory_without_its_directories_is_damaged(tmp_path):
+    """What is missing is named, and not made."""
+    work = Work.create(tmp_path / "work")
+    shutil.rmtree(work.path / "leases")
+    (work.path / "channels" / "counts").mkdir()
+    kinds = [finding.kind for finding in look(str(work.path))]
+    assert kinds.count("directory missing") == 4
+    assert os.listdir(work.path / "channels" / "counts") == []
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [("log:", "names no directory"), ("redis://localhost:abc/0", "not the address"), ("redis://h/x", "not a number")],
+)
+def test_a_wrong_address_is_explained(place, said):
+    """As `restore` would explain it."""
+    with pytest.raises(StoreError, match=said):
+        look(place)

@@ -7,7 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
+from anabranch.checkpoint import last_commit
 from anabranch.clock import SystemClock
+from anabranch.doctor.checkpoints import look_at_checkpoint
+from anabranch.keeper.contents import CommitContents
 from anabranch.keeper.keeper import Keeper, KeeperOptions
 from anabranch.keeper.restoring import restore_unit
 from anabranch.store.opening import open_store
@@ -48,6 +51,22 @@ def keeping(bench, unit, url):
     return keeper
 
 
+def check_doctor(checkpoint):
+    """The doctor finds nothing in what Spark wrote, and finds a flipped bit in any changelog or snapshot it needs."""
+    assert [finding for finding in look_at_checkpoint(checkpoint) if finding.severity == "damage"] == []
+    batch_id = last_commit(checkpoint).batch_id
+    files = CommitContents(checkpoint).files(batch_id)
+    needed = [checkpoint / path for path in files if path.endswith((".changelog", ".zip"))]
+    assert needed
+    for path in needed:
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 4
+        whole = path.read_bytes()
+        path.write_bytes(content)
+        assert any(finding.severity == "damage" for finding in look_at_checkpoint(checkpoint)), path
+        path.write_bytes(whole)
+
+
 def run_and_lose(bench, epochs, url):
     """Run some epochs with a keeper, then lose every file of the unit."""
     unit = bench.start()
@@ -74,6 +93,7 @@ def test_state_comes_back_from_a_store(spark, tmp_path):
         wait_until(lambda epochs=epochs, keeper=keeper: keeper.shipped_epoch() == epochs - 1, TIMEOUT_S, "a version")
         unit.stop()
         keeper.stop()
+        check_doctor(unit.directory / "checkpoint")
         shutil.rmtree(tmp_path / "units")
         for epoch in range(done, epochs):
             for row in rows(epoch):

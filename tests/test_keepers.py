@@ -1,12 +1,14 @@
 """The keepers of a node: whose versions they may touch, and what a failing store may not do to the pipeline."""
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from anabranch import keeping
 from anabranch.clock import SystemClock
-from anabranch.errors import StoreError, StoreUnavailable
+from anabranch.errors import StoreError, StoreUnavailable, WorkDirectoryError
 from anabranch.keeper.restoring import find_versions
 from anabranch.keeper.version import run_path
 from anabranch.keeping import Keepers
@@ -31,6 +33,7 @@ class Home:
     def __init__(self, directory, url, work_id, **options):
         self.path, self.url = directory, url
         self.notes = []
+        self.around = NOTHING_AROUND
         strategy = {"counts": PassiveStandby(store=url, **options)}
         self.keepers = Keepers(directory, strategy, SystemClock(), lambda kind, **_: self.notes.append(kind))
         self.keepers.belong_to("orders", work_id)
@@ -38,7 +41,7 @@ class Home:
     def run(self, run, epochs):
         """Run some epochs, and end in order once they are kept."""
         checkpoint = FakeCheckpoint(self.path / run_path("counts", run) / "checkpoint")
-        self.keepers.begin("counts", run, (), NOTHING_AROUND)
+        self.keepers.begin("counts", run, (), self.around)
         for epoch in range(epochs):
             checkpoint.commit(epoch)
             wait_until(lambda epoch=epoch: self.keepers.kept_epoch("counts") == epoch, TIMEOUT_S, f"version {epoch}")
@@ -121,3 +124,36 @@ def test_a_record_that_cannot_be_read_hides_no_other(tmp_path, url):
     store.write({"versions/000000000002": b"torn"})
     assert find_versions([url])["counts"][0].version.epoch == 1
     store.close()
+
+
+@pytest.mark.parametrize("what", ["a file", "no right to write"])
+def test_a_place_that_cannot_be_made_is_refused(tmp_path, url, what):
+    """With a clear error, and nothing left behind."""
+    home = Home(tmp_path / "home", url, "1" * 32)
+    identity = tmp_path / "home" / "identity.json"
+    identity.parent.mkdir()
+    identity.write_text(json.dumps({"segments": {"counts": {"inputs": []}}}))
+    home.around = SimpleNamespace(files=lambda _epoch: ["identity.json"])
+    home.run("r000000.00000001", 1)
+    (tmp_path / "here").write_text("")
+    target = tmp_path / "here" if what == "a file" else Path("/proc/nothing/here")
+    with pytest.raises(WorkDirectoryError, match=r"not an empty directory|cannot be made"):
+        rebuild([url], target)
+
+
+def test_a_wrong_name_is_told_from_an_empty_store(tmp_path, url):
+    """Whoever restores is told what the store keeps."""
+    with pytest.raises(StoreError, match="nothing in"):
+        rebuild([url], tmp_path / "rebuilt")
+    home = Home(tmp_path / "home", url, "1" * 32)
+    home.run("r000000.00000001", 1)
+    with pytest.raises(StoreError, match="keeps nothing of 'orders'") as caught:
+        rebuild([url], tmp_path / "rebuilt", of="orders")
+    assert caught.value.hint == "it keeps orders-111111111111"
+
+
+def test_a_directory_that_cannot_be_listed_is_not_empty(tmp_path):
+    """A store that may not be read, or is no directory, is an error: a backup that seems gone would be worse."""
+    (tmp_path / "store").write_text("")
+    with pytest.raises(StoreError, match="cannot be read"):
+        namespaces(f"log:{tmp_path / 'store'}", "")

@@ -7,11 +7,12 @@ import threading
 from contextlib import contextmanager
 
 import pytest
+import redis
 
 from anabranch.errors import Corrupt, StoreError, StoreUnavailable
 from anabranch.store.file_per_key import FilePerKeyStore
 from anabranch.store.indexed_log import IndexedLogStore, LogLimits
-from anabranch.store.opening import open_store
+from anabranch.store.opening import namespaces, open_store
 from anabranch.testing.store_suite import contents
 from anabranch.testing.wait import wait_until
 from faulty_disk import fail_everywhere, traced
@@ -109,7 +110,7 @@ def test_a_full_disk_harms_nothing(tmp_path, kind):
             writer()
         assert contents(writer.store) == STATES[-1]
         writer.store.close()
-    assert told - {type(None)} == {StoreError}
+    assert told - {type(None)} == {StoreUnavailable}
 
 
 @pytest.mark.parametrize("kind", ["log", "small log"])
@@ -258,6 +259,27 @@ def test_a_server_that_comes_back_has_everything(tmp_path):
             thread.join()
         found = [int(store.read(key)) for key in ("a", "b")]
         assert found[0] == found[1] >= acknowledged[0]
+        store.close()
+
+
+def test_a_full_server_may_have_room_again(tmp_path):
+    """An error that may heal, for saves and for opening alike; what is there can be read, and looking adds nothing."""
+    with serving(tmp_path) as server:
+        store = open_store(server.url, "home/counts/r1")
+        store.write({"a": b"before"})
+        client = redis.Redis.from_url(server.url)
+        client.config_set("maxmemory-policy", "noeviction")
+        client.config_set("maxmemory", "1mb")
+        with pytest.raises(StoreUnavailable, match="takes nothing now"):
+            store.write({"a": b"after"})
+        with pytest.raises(StoreUnavailable, match="takes nothing now"):
+            open_store(server.url, "home/counts/r2")
+        reader = open_store(server.url, "home/counts/r3", writing=False)
+        assert reader.keys() == []
+        assert namespaces(server.url, "home/") == ["home/counts/r1"]
+        client.config_set("maxmemory", "0")
+        store.write({"a": b"after"})
+        assert open_store(server.url, "home/counts/r1", writing=False).read("a") == b"after"
         store.close()
 
 

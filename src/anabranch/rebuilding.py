@@ -19,7 +19,7 @@ from anabranch.channel.channel import Channel
 from anabranch.durable import TEMPORARY_PREFIX
 from anabranch.errors import StoreError, WorkDirectoryError
 from anabranch.keeper.restoring import Found, bring, fetch, find_versions, inside
-from anabranch.store.opening import open_store
+from anabranch.store.opening import namespaces, open_store
 from anabranch.store.store import without_password
 
 
@@ -49,8 +49,8 @@ def rebuild(
 
     `of` names one of the work directories that are kept in the stores, if there are several.
     """
-    if target.exists() and any(target.iterdir()):
-        raise WorkDirectoryError(f"{target} is not empty", hint="restore into a new directory")
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise WorkDirectoryError(f"{target} is not an empty directory", hint="restore into a new directory")
     found = find_versions(urls, "" if of is None else f"{of}/")
     homes = sorted({some.home for versions in found.values() for some in versions})
     if len(homes) > 1:
@@ -58,12 +58,13 @@ def rebuild(
             f"the stores keep several work directories: {', '.join(homes)}", hint=f"name one, such as --of {homes[0]}"
         )
     if not found:
-        raise StoreError(f"there is no version in {', '.join(map(without_password, urls))}", hint="check the addresses")
+        raise _nothing(urls, of)
     identity = _identity(found)
     chosen = choose(found, {name: tuple(segment["inputs"]) for name, segment in identity["segments"].items()})
     unfinished = target.with_name(f"{TEMPORARY_PREFIX}{target.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         for unit, some in chosen.items():
             origin = without_password(some.url)
             say(f"unit {unit}: epoch {some.version.epoch}, {len(some.version.files)} files from {origin}")
@@ -72,14 +73,28 @@ def rebuild(
             (unfinished / name).mkdir(parents=True, exist_ok=True)
         for name in sorted(os.listdir(unfinished / "channels")):
             _begin_where_kept(unfinished / "channels" / name)
-    except BaseException:
+        if target.exists():
+            target.rmdir()
+        unfinished.rename(target)
+    except BaseException as error:
         shutil.rmtree(unfinished, ignore_errors=True)
+        if isinstance(error, OSError):
+            what = f"{target} cannot be made: {error.strerror or error}"
+            raise WorkDirectoryError(what, hint="choose a place that this user can write") from error
         raise
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if target.exists():
-        target.rmdir()
-    unfinished.rename(target)
     return {unit: some.version.epoch for unit, some in chosen.items()}
+
+
+def _nothing(urls: list[str], of: str | None) -> StoreError:
+    """Return why there is nothing to restore, as precisely as can be said."""
+    shown = ", ".join(map(without_password, urls))
+    homes = sorted({namespace.partition("/")[0] for url in urls for namespace in namespaces(url, "")})
+    if not homes:
+        return StoreError(f"there is nothing in {shown}", hint="check the addresses")
+    if of is not None and of not in homes:
+        return StoreError(f"{shown} keeps nothing of {of!r}", hint=f"it keeps {', '.join(homes)}")
+    hint = f"`anabranch doctor {without_password(urls[0])}` says why"
+    return StoreError(f"no version in {shown} can be read", hint=hint)
 
 
 def _identity(found: Mapping[str, list[Found]]) -> dict[str, Any]:

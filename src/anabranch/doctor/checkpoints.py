@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from anabranch.doctor.finding import Finding
+from anabranch.doctor.state_files import newest_state_version, state_file_problem
 from anabranch.errors import Corrupt
 from anabranch.keeper.contents import CommitContents
 
@@ -41,6 +42,8 @@ def look_at_checkpoint(path: Path) -> Iterator[Finding]:
         yield finding
     if commits and commits[-1] not in torn and (path / "offsets" / str(commits[-1])).exists():
         yield from _state(path, commits[-1])
+    if plans and plans[-1] not in torn:
+        yield from _source_logs(path, plans[-1])
     yield from _checksums(path)
     yield from _leftovers(path)
 
@@ -75,18 +78,26 @@ def _order(path: Path, plans: list[int], commits: list[int]) -> Iterator[Finding
     if last_commit > last_plan:
         what = f"micro-batch {last_commit} is committed, but its plan is missing"
         yield Finding("commit without plan", str(path / "offsets"), what, advice=_KEEP)
-    if commits and last_plan > last_commit + 1:
-        what = f"the plans go to {last_plan}, the commits only to {last_commit}: commits were lost"
+    if last_plan > last_commit + 1:
+        to = f"only to {last_commit}" if commits else "nowhere"
+        what = f"the plans go to {last_plan}, the commits {to}: commits were lost"
         yield Finding("commits lost", str(path / "commits"), what, advice=_KEEP)
+    newest = newest_state_version(path)
+    if newest > max(last_plan, last_commit) + 1:
+        what = f"there is state of micro-batch {newest - 1}, but the logs end at {max(last_plan, last_commit)}"
+        yield Finding("logs lost", str(path), what, advice=_KEEP)
 
 
 def _entries(path: Path, plans: list[int], commits: list[int]) -> Iterator[tuple[Finding, int]]:
-    """Find torn entries. A torn last plan was never executed, a torn last commit is written again: both may go."""
+    """Find torn entries. A torn last commit may go: Spark makes that micro-batch again, from the same plan.
+
+    A torn plan may not: nobody can say whether a sink has the micro-batch already, and another plan under its number
+    would never reach that sink.
+    """
     for number in plans:
         entry = path / "offsets" / str(number)
         if not _readable(entry):
-            unused = number == plans[-1] and number not in commits
-            yield _torn("torn plan", entry, may_go=unused), number
+            yield _torn("torn plan", entry, may_go=False), number
     for number in commits:
         entry = path / "commits" / str(number)
         if not _readable(entry):
@@ -134,8 +145,21 @@ def _state(path: Path, batch_id: int) -> Iterator[Finding]:
             yield Finding("state lost", str(path / store), text, advice=_KEEP)
             continue
         for file in files:
-            if (path / file).stat().st_size == 0:
-                yield Finding("empty state file", str(path / file), "is empty", advice=_KEEP)
+            problem = state_file_problem(path / file)
+            if problem is not None:
+                yield Finding("state altered", str(path / file), problem, advice=_KEEP)
+
+
+def _source_logs(path: Path, batch_id: int) -> Iterator[Finding]:
+    """Look for what a plan refers to: sources of files keep a log of their own under `sources/`."""
+    for number, line in enumerate((path / "offsets" / str(batch_id)).read_text().splitlines()[2:]):
+        offset = json.loads(line) if line not in ("-", "") else None
+        entry = offset.get("logOffset") if isinstance(offset, dict) else None
+        log = path / "sources" / str(number)
+        there = any((log / f"{entry}{end}").exists() for end in ("", ".compact"))
+        if isinstance(entry, int) and entry >= 0 and not there:
+            what = f"lacks entry {entry}, which the plan of micro-batch {batch_id} refers to"
+            yield Finding("source log lost", str(log), what, advice=_KEEP)
 
 
 def _checksums(path: Path) -> Iterator[Finding]:

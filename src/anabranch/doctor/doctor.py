@@ -16,7 +16,7 @@ from anabranch.doctor.stores import look_at_store
 from anabranch.doctor.works import is_work, look_at_work
 from anabranch.errors import StoreError, WorkDirectoryError
 from anabranch.presence import refuse_if_used
-from anabranch.store.opening import check_url
+from anabranch.store.opening import SCHEMES, check_url
 from anabranch.work import Work
 
 
@@ -30,6 +30,8 @@ def look(place: str) -> list[Finding]:
     try:
         check_url(place)
     except StoreError as error:
+        if place.partition(":")[0] in SCHEMES:
+            raise
         raise WorkDirectoryError(
             f"{place} is neither a work directory, nor a checkpoint directory, nor a store",
             hint="name a directory with channels/ or offsets/ in it, or log:DIR, files:DIR, redis://…",

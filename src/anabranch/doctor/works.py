@@ -35,13 +35,21 @@ def look_at_work(path: Path) -> Iterator[Finding]:
         yield Finding("identity lost", str(path / "identity.json"), error.message, advice=_RESTORE)
     for name in sorted(os.listdir(path / "channels")):
         yield from _channel(path / "channels" / name)
-    for name in sorted(os.listdir(path / "leases")):
-        yield from _ledger(path / "leases" / name)
+    if not (path / "leases").is_dir():
+        yield Finding("directory missing", str(path / "leases"), "is missing", advice=_RESTORE)
+    else:
+        for name in sorted(os.listdir(path / "leases")):
+            yield from _ledger(path / "leases" / name)
     for name in sorted(os.listdir(path / "units")):
         yield from _unit(work, name)
 
 
 def _channel(path: Path) -> Iterator[Finding]:
+    missing = [path / name for name in ("ledger", "parts", "positions") if not (path / name).is_dir()]
+    if missing:
+        for directory in missing:
+            yield Finding("directory missing", str(directory), "is missing", advice=_RESTORE)
+        return
     try:
         channel = Channel.open(path)
     except (OSError, AnabranchError, ValueError) as error:

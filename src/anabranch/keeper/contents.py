@@ -88,20 +88,21 @@ class CommitContents:
         state = self._checkpoint / "state"
         if not state.is_dir():
             return {}
-        operators = [name for name in os.listdir(state) if name.isdigit()]
-        return {
-            operator: 1 + max((int(name) for name in os.listdir(state / operator) if name.isdigit()), default=-1)
-            for operator in sorted(operators)
-        }
+        operators = sorted(name for name in os.listdir(state) if name.isdigit())
+        return {operator: _partitions(state / operator) for operator in operators}
 
     def chain(self, operator: str, partition: int, store: str, batch_id: int) -> tuple[list[str], int]:
         """Return the state files of one store, and the oldest commit that was needed to find them."""
         files = self._state_files(store)
         chain: list[str] = []
+        useless = ""
         for version in range(batch_id + 1, 0, -1):
             wanted: list[str | None] = [None]
             if any(some.unique_id is not None for some in files.get(version, [])):
-                ids = self._unique_ids(version - 1).get(operator, [])
+                try:
+                    ids = self._unique_ids(version - 1).get(operator, [])
+                except Corrupt as error:
+                    raise Corrupt(f"{error.message}{useless}", hint=error.hint) from error
                 wanted = [*ids[partition]] if partition < len(ids) else []
             here = {some.kind: some for some in files.get(version, []) if some.unique_id in wanted}
             snapshot = here.get("zip") or here.get("snapshot")
@@ -109,10 +110,11 @@ class CommitContents:
                 names = self._snapshot_files(store, snapshot.name)
                 if names is not None:
                     return [*chain, f"{store}/{snapshot.name}", *names], version - 1
+                useless = useless or f"; {snapshot.name} cannot be used, files of its {_SNAPSHOTS}/ are missing"
             changelog = here.get("changelog") or here.get("delta")
             if changelog is None:
                 raise Corrupt(
-                    f"{self._checkpoint / store} lacks version {version}, which micro-batch {batch_id} needs",
+                    f"{self._checkpoint / store} lacks version {version}, which micro-batch {batch_id} needs{useless}",
                     hint="restore the checkpoint from a store",
                 )
             chain.append(f"{store}/{changelog.name}")
@@ -174,6 +176,17 @@ class CommitContents:
             names[:] = [name for name in names if name != _SNAPSHOTS]
             if any(part.startswith("_") for part in relative.split(os.sep)):
                 yield from (f"{relative}/{name}" for name in files if not name.startswith("."))
+
+
+def _partitions(operator: Path) -> int:
+    """Return how many partitions an operator without unique ids has: what it says of itself, or what is there."""
+    present = 1 + max((int(name) for name in os.listdir(operator) if name.isdigit()), default=-1)
+    try:
+        _, content = (operator / "_metadata" / "metadata").read_text().split("\n", 1)
+        stores = json.loads(content)["stateStoreInfo"]
+        return max([present, *(int(store["numPartitions"]) for store in stores)])
+    except (OSError, ValueError, KeyError, TypeError):
+        return present
 
 
 def _ssts(path: Path) -> list[str]:

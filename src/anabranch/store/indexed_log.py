@@ -28,7 +28,7 @@ from anabranch.errors import Corrupt, StoreError, StoreUnavailable
 from anabranch.store import log_file
 from anabranch.store.log_directory import LogDirectory, LogLimits, write_all
 from anabranch.store.log_file import Encoded, Item
-from anabranch.store.log_index import Index
+from anabranch.store.log_index import Index, is_segment
 from anabranch.store.log_segment import Entry, Held, removal
 from anabranch.store.store import FULL, Durability, check_batch, check_key, not_written
 from anabranch.store.writer_lock import WriterLock
@@ -350,11 +350,14 @@ class IndexedLogStore:
     # Opening
 
     def _open(self) -> None:
-        for _ in range(_ATTEMPTS):
+        vanished = ""
+        for attempt in range(_ATTEMPTS):
+            # A writer replaces segments; one that stays away is lost, and then the log itself is read.
+            lost = attempt == _ATTEMPTS - 1 and is_segment(vanished)
             for file in list(self._descriptors):
                 self._forget(file)
             try:
-                self._load()
+                self._load(Index() if lost else self._flushed_index())
             except FileNotFoundError as error:
                 if self._writer is not None:
                     raise
@@ -363,8 +366,8 @@ class IndexedLogStore:
             return
         raise Corrupt(f"{vanished} is missing, though the index refers to it", hint="restore the file from a copy")
 
-    def _load(self) -> None:
-        self._index = self._flushed_index()
+    def _load(self, index: Index) -> None:
+        self._index = index
         numbers = self._files.numbers()
         first, offset = self._index.position
         for file, held in self._index.held.items():

@@ -239,6 +239,11 @@ def _less(held: dict[int, Held], replaced: dict[int, Held]) -> dict[int, Held]:
     return rest
 
 
+def is_segment(path: str) -> bool:
+    """Say whether a path is that of a segment."""
+    return os.path.basename(path).startswith("segment-")
+
+
 def sweep_segments(directory: Path) -> None:
     """Remove segments that the index does not name: a crash left them."""
     named = _named(directory)

@@ -5,6 +5,7 @@ A segment never changes. It is opened by memory map, found by binary search, and
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import zlib
 from collections.abc import Iterator, Sequence
@@ -128,8 +129,11 @@ def numbers(batch: pa.RecordBatch, name: str) -> Any:  # noqa: ANN401  a numpy a
 
 def open_segment(path: Path, rows: int, crc: int) -> Segment:
     """Open a segment; `Corrupt` if it is not the one that the index names."""
-    with pa.memory_map(str(path)) as mapped:
-        content = mapped.read_buffer()
+    try:
+        with pa.memory_map(str(path)) as mapped:
+            content = mapped.read_buffer()
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, "missing", str(path)) from None
     if zlib.crc32(content) != crc:
         raise Corrupt(f"{path} was altered: its checksum does not fit")
     table = pa.ipc.open_file(content)

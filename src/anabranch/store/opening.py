@@ -9,9 +9,10 @@ writer: pipelines may share a store, and a process that was thought dead cannot 
 
 from __future__ import annotations
 
+import os
 import shutil
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from anabranch.errors import StoreError
@@ -25,6 +26,8 @@ from anabranch.store.writer_lock import LOCK_NAME
 _HINT = "use log:DIR, files:DIR, redis://HOST:PORT/DB or memory:NAME"
 _DIRECTORIES: dict[str, Callable[..., Store]] = {"log": IndexedLogStore, "files": FilePerKeyStore}
 _SERVERS = ("redis", "rediss", "unix")
+_READABLE = "check that it is a directory, and that this user may read it"
+SCHEMES = (*_DIRECTORIES, *_SERVERS, "memory")
 
 
 def check_url(url: str) -> tuple[str, str]:
@@ -38,7 +41,10 @@ def check_url(url: str) -> tuple[str, str]:
         return kind, place
     if kind in _SERVERS and place.startswith("//"):
         try:
-            _ = urllib.parse.urlsplit(url).port
+            parts = urllib.parse.urlsplit(url)
+            _ = parts.port
+            if kind != "unix" and parts.path.strip("/") and not parts.path.strip("/").isdigit():
+                raise ValueError(f"the database {parts.path.strip('/')!r} is not a number")  # noqa: TRY301
         except ValueError as error:
             raise StoreError(f"{kind}://… is not the address of a Redis server: {error}", hint=_HINT) from error
         return kind, url
@@ -56,21 +62,37 @@ def open_store(url: str, namespace: str = "", *, writing: bool = True) -> Store:
         return MemoryStore(f"{place}/{namespace}")
     from anabranch.store.redis import RedisStore
 
-    return RedisStore(url, namespace)
+    return RedisStore(url, namespace, writing=writing)
 
 
 def namespaces(url: str, prefix: str) -> list[str]:
     """Return the namespaces that begin with a prefix such as `directory/unit/`, sorted; empty if there are none."""
     kind, place = check_url(url)
     if kind in _DIRECTORIES:
-        home = Path(place)
-        found = [str(path.parent.relative_to(home)) for path in home.glob(f"*/*/*/{LOCK_NAME}")]
+        found = ("/".join(names) for names in _stores_below(Path(place), 3))
         return sorted(name for name in found if name.startswith(prefix))
     if kind == "memory":
         return sorted(name.removeprefix(f"{place}/") for name in memory.names(f"{place}/{prefix}"))
     from anabranch.store.redis import redis_namespaces
 
     return redis_namespaces(url, prefix)
+
+
+def _stores_below(directory: Path, levels: int) -> Iterator[tuple[str, ...]]:
+    """Yield where stores are, some levels below a directory, which need not exist."""
+    try:
+        if levels == 0:
+            if (directory / LOCK_NAME).exists():
+                yield ()
+            return
+        inner = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(f"{directory} cannot be read: {error.strerror or error}", hint=_READABLE) from error
+    for name in inner:
+        for below in _stores_below(directory / name, levels - 1):
+            yield (name, *below)
 
 
 def drop(url: str, namespace: str) -> None:
@@ -99,5 +121,5 @@ def _open_directory(kind: str, directory: Path, *, writing: bool) -> Store:
     except OSError as error:
         raise StoreError(
             f"{directory} cannot be opened as a store: {error.strerror or error}",
-            hint="check that the directory can be written",
+            hint="check that the directory can be written" if writing else _READABLE,
         ) from error

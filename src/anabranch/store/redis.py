@@ -31,13 +31,21 @@ _RETRIES = 6
 _LONGEST_PAUSE_S = 1.0
 _TIMEOUT_S = 10.0
 
+# What a server answers that may answer otherwise later.
+_FOR_NOW = (
+    redis.exceptions.OutOfMemoryError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.BusyLoadingError,
+    redis.exceptions.TryAgainError,
+)
+
 Answer = TypeVar("Answer")
 
 
 class RedisStore:
     """A handle on a namespace of a server."""
 
-    def __init__(self, url: str, namespace: str = "") -> None:
+    def __init__(self, url: str, namespace: str = "", *, writing: bool = True) -> None:
         self._where = without_password(url)
         self._prefix = f"anabranch:{namespace}:"
         self._index = f"{self._prefix}keys"
@@ -52,7 +60,7 @@ class RedisStore:
             )
         except ValueError as error:
             raise StoreError(f"{self._where!r} is not the address of a Redis server: {error}") from error
-        self._check_format()
+        self._check_format(writing=writing)
         self._durability = self._ask(lambda: _durability(self._client))
 
     @property
@@ -96,11 +104,13 @@ class RedisStore:
     def _name(self, key: str) -> str:
         return f"{self._prefix}v:{key}"
 
-    def _check_format(self) -> None:
+    def _check_format(self, *, writing: bool) -> None:
         name = f"{self._prefix}format"
-        self._ask(lambda: self._client.set(name, FORMAT, nx=True))
         found: Any = self._ask(lambda: self._client.get(name))
-        if found != str(FORMAT).encode():
+        if found is None and writing:
+            self._ask(lambda: self._client.set(name, FORMAT, nx=True))
+            found = self._ask(lambda: self._client.get(name))
+        if found is not None and found != str(FORMAT).encode():
             raise Corrupt(
                 f"{self._where} holds a store of format {found!r}, this version reads {FORMAT}",
                 hint="use a newer version of Anabranch, or another database",
@@ -112,6 +122,10 @@ class RedisStore:
         except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
             raise StoreUnavailable(
                 f"the Redis server at {self._where} does not answer: {error}", hint="is it running?"
+            ) from error
+        except _FOR_NOW as error:
+            raise StoreUnavailable(
+                f"the Redis server at {self._where} takes nothing now: {error}", hint="is it full, or a replica?"
             ) from error
         except redis.exceptions.RedisError as error:
             raise StoreError(f"the Redis server at {self._where} refused: {error}") from error
@@ -131,7 +145,7 @@ def _durability(client: redis.Redis) -> Durability:
 
 def redis_namespaces(url: str, prefix: str) -> list[str]:
     """Return the namespaces of a server that begin with a prefix."""
-    store = RedisStore(url, "")
+    store = RedisStore(url, "", writing=False)
     found = {name.decode() for name in store._ask(lambda: list(store._client.scan_iter(f"anabranch:{prefix}*:format")))}  # noqa: SLF001  same module
     store.close()
     names = [name.removeprefix("anabranch:").removesuffix(":format") for name in found]

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from anabranch.errors import StoreError
+from anabranch.errors import StoreError, StoreUnavailable
 
 MOST_KEY_CHARACTERS = 1_000
 _KEY = re.compile(r"(?!\.{1,2}(?:/|$))[\w.=+-]{1,200}(?:/(?!\.{1,2}(?:/|$))[\w.=+-]{1,200})*", re.ASCII)
@@ -71,8 +71,10 @@ class Store(Protocol):
 
 def not_written(place: object, error: OSError) -> StoreError:
     """Return what a caller is told when a device refuses."""
-    hint = "make room on the device" if error.errno in FULL else "check the device and its permissions"
-    return StoreError(f"{place} cannot be written: {error.strerror or error}", hint=hint)
+    what = f"{place} cannot be written: {error.strerror or error}"
+    if error.errno in FULL:
+        return StoreUnavailable(what, hint="make room on the device")
+    return StoreError(what, hint="check the device and its permissions")
 
 
 def check_batch(batch: Mapping[str, bytes | None]) -> None:
