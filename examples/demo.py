@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from rich.console import Console
 
 from anabranch.errors import AnabranchError
-from anabranch.node import NodeOptions
+from anabranch.node_options import NodeOptions
 from anabranch.oracle.compare import Verdict, compare
 from anabranch.oracle.reference import check_parquet, replay
 from anabranch.work import Work

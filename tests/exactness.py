@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from anabranch.node import NodeOptions
+from anabranch.node_options import NodeOptions
 from anabranch.oracle.compare import Verdict, compare
 from anabranch.oracle.reference import check_parquet, replay
 from pipelines import batch_queries

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from anabranch.status import collect
 from anabranch.testing.wait import wait_until
 from anabranch.work import Work
 
@@ -48,16 +49,37 @@ class Running:
     def work(self) -> Work:
         return Work.open(self.work_path)
 
-    def node(self) -> dict[str, object] | None:
-        """Return what the node announced of itself, None while there is none."""
+    def nodes(self) -> list[dict[str, object]]:
+        """Return what the nodes that live announced of themselves."""
+        found = []
         for path in sorted((self.work_path / "nodes").glob("node-*.json")):
             try:
                 record: dict[str, object] = json.loads(path.read_bytes())
             except (FileNotFoundError, ValueError):
                 continue
             if path.suffixes == [".json"] and alive(int(str(record["pid"]))):
-                return record
-        return None
+                found.append(record)
+        return found
+
+    def node(self) -> dict[str, object] | None:
+        """Return what the first node that lives announced of itself, None while there is none."""
+        return next(iter(self.nodes()), None)
+
+    def replicas(self) -> dict[tuple[str, str], str]:
+        """Return the role of every replica, by node and unit."""
+        if not (self.work_path / "channels").is_dir():
+            return {}
+        nodes = collect(self.work)["nodes"]
+        return {(node["name"], unit["unit"]): unit["role"] for node in nodes for unit in node["units"]}
+
+    def holder_pid(self, role: str) -> int:
+        """Return the process of the node that holds a role."""
+        holder = self.work.lease(role).holder()
+        return next(int(str(node["pid"])) for node in self.nodes() if holder and node["life"] == holder.life)
+
+    def events(self, kind: str) -> list[dict[str, object]]:
+        """Return what the history says of a kind."""
+        return [event for event in self.work.history() if event["kind"] == kind]
 
     def node_pid(self) -> int:
         wait_until(lambda: self.node() is not None or self.process.poll() is not None, TIMEOUT_S, "a node")
@@ -120,8 +142,7 @@ def running(directory: Path, file: Path, *arguments: str, **environment: str) ->
         process.kill()
         process.wait()
         for _ in range(2):
-            record = started.node()
-            if record is not None:
+            for record in started.nodes():
                 os.killpg(int(str(record["pid"])), signal.SIGKILL)
         wait_until(lambda: not processes_of(work), 30.0, "all processes of the run to end")
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.channel.channel import Channel, ChannelSpec
-from anabranch.channel.inputs import Alignment, Inputs
+from anabranch.channel.inputs import Alignment, Gate, Inputs
 from anabranch.channel.manifest import Manifest, Producer
 from anabranch.errors import Trimmed
 
@@ -47,7 +47,7 @@ class Query:
 
     def open_gate(self):
         self.inputs.save()
-        self.inputs.open_gate()
+        self.inputs.open_gate(Gate())
 
     def publish(self, name):
         epoch = self.published[name] = self.published[name] + 1
@@ -110,7 +110,7 @@ def test_who_is_polled_first_leads(tmp_path, names, order):
     leader, follower = order
     query.poll(leader)
     query.poll(follower)
-    query.inputs.open_gate()
+    query.inputs.open_gate(Gate())
     for name in query.published:
         query.publish(name)
     assert query.poll(follower) == -1
@@ -136,7 +136,7 @@ def test_a_closed_gate_gives_nothing(tmp_path):
     for name in ["a", "b", "a", "b"]:
         query.publish(name)
     assert [query.round(), query.round()] == [[-1, -1]] * 2
-    query.inputs.open_gate()
+    query.inputs.open_gate(Gate())
     assert [query.round(), query.round(), query.round()] == [[0, 0], [1, 1], [1, 1]]
 
 
@@ -163,9 +163,26 @@ def test_the_leader_waits_for_every_input(tmp_path, missing):
     assert query.round() == [0, 0, 0]
 
 
-@pytest.mark.parametrize(("note", "gives"), [(None, 3), (b"2", 3), (b"3", 3), (b"4", 4), (b"5", 3)])
+def test_a_gate_lets_a_query_follow_in_large_steps(tmp_path):
+    """Up to an epoch everything is read at once, by all inputs alike, and no further; once open, epoch by epoch."""
+    query = Query(tmp_path, ["a", "b"])
+    for _ in range(9):
+        for name in ("a", "b"):
+            query.publish(name)
+    query.inputs.save()
+    query.inputs.open_gate(Gate(3, open=False))
+    assert [query.round() for _ in range(2)] == [[3, 3], [3, 3]]
+    query.inputs.open_gate(Gate(5, open=False))
+    assert [query.round() for _ in range(2)] == [[5, 5], [5, 5]]
+    query.inputs.open_gate(Gate(6))
+    assert [query.round() for _ in range(4)] == [[6, 6], [7, 7], [8, 8], [8, 8]]
+
+
+@pytest.mark.parametrize(
+    ("note", "gives"), [(None, 3), (b"2 3", 3), (b"3 3", 3), (b"3 4", 4), (b"3 6", 6), (b"4 5", 3)]
+)
 def test_a_follower_goes_where_the_note_says(tmp_path, note, gives):
-    """At epoch 3 a follower moves only to a noted epoch 4, whatever its own channel holds."""
+    """At epoch 3 a follower moves only with a leader that was at 3 too, whatever its own channel holds."""
     query = Query(tmp_path, ["a", "b"])
     query.open_gate()
     query.poll(0)
@@ -185,7 +202,7 @@ def test_what_a_run_writes_down(tmp_path, names):
         for name in query.published:
             query.publish(name)
         assert query.round() == [epoch] * len(names)
-        assert (query.run / "note").read_text() == str(epoch)
+        assert (query.run / "note").read_text() == f"{epoch - 1} {epoch}"
     seats = [f"seat-{number}" for number in range(len(names))]
     assert sorted(os.listdir(query.run)) == ["gate", "inputs.json", "note", *seats]
 

@@ -17,7 +17,7 @@ from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.manifest import Manifest, Producer
 from anabranch.errors import InUse
 from anabranch.launcher import MOST_DEATHS_WITHOUT_PROGRESS, Launcher, NodeEnded
-from anabranch.node import NodeOptions
+from anabranch.node_options import NodeOptions
 from anabranch.node_process import EXIT_CRASHED, decode_options, error_path
 from anabranch.work import Work
 

@@ -22,11 +22,11 @@ LAYERS = (
     "errors clock durable",
     "ledger store",
     (
-        "sources sinks channel keeper guarantee pipeline segments settings lease detector placement "
-        "checkpoint execution plans failures loading strategies"
+        "sources sinks channel keeper guarantee pipeline segments settings lease detector roles placement "
+        "checkpoint execution merging plans failures loading strategies"
     ),
     "unit session planner pacing pacer delivery keeping",
-    "node node_process agent work assembly presence",
+    "node node_options node_process hosting agent peers work assembly presence",
     "oracle launcher reading status watching rebuilding doctor",
     "cli chaos bench testing",
 )

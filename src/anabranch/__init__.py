@@ -9,17 +9,19 @@ from anabranch.reading import Epoch, read_channel
 from anabranch.settings import Settings
 from anabranch.sinks import call, console, jsonl, parquet
 from anabranch.sources import generate_words, read_csv, read_jsonl, read_parquet, read_text
-from anabranch.strategies import PassiveStandby
+from anabranch.strategies import ActiveStandby, PassiveStandby, TrailingStandby
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ActiveStandby",
     "AnabranchError",
     "Epoch",
     "PassiveStandby",
     "Pipeline",
     "Settings",
     "Stream",
+    "TrailingStandby",
     "call",
     "console",
     "generate_words",

@@ -83,7 +83,7 @@ class QueryInternals:
         plan = self._execution.lastExecution().executedPlan()
         if self._interesting is None:
             self._interesting = {}
-            for number, node in enumerate(_walk(plan)):
+            for number, node in enumerate(walk(plan)):
                 name = node.getClass().getSimpleName()
                 if name == "EventTimeWatermarkExec":
                     self._interesting[number] = name
@@ -92,7 +92,8 @@ class QueryInternals:
         return [plan.apply(number) for number, kind in self._interesting.items() if kind == what]
 
 
-def _walk(plan: Any) -> list[Any]:  # noqa: ANN401  a JVM object
+def walk(plan: Any) -> list[Any]:  # noqa: ANN401  a JVM object
+    """Return the nodes of a plan or an expression, each before its children."""
     nodes = []
     for number in range(_MOST_NODES):
         node = plan.apply(number)
@@ -103,4 +104,4 @@ def _walk(plan: Any) -> list[Any]:  # noqa: ANN401  a JVM object
 
 
 def _nodes(plan: Any, name: str) -> list[Any]:  # noqa: ANN401  a JVM object
-    return [node for node in _walk(plan) if node.getClass().getSimpleName() == name]
+    return [node for node in walk(plan) if node.getClass().getSimpleName() == name]

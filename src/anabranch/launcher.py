@@ -14,7 +14,7 @@ from pathlib import Path
 
 from anabranch.errors import AnabranchError
 from anabranch.ledger.directory import DirectoryLedger
-from anabranch.node import NodeOptions
+from anabranch.node_options import NodeOptions
 from anabranch.node_process import EXIT_CRASHED, encode_options, error_path
 from anabranch.presence import refuse_if_used
 from anabranch.work import Work
@@ -44,7 +44,7 @@ class LaunchedNode:
 
 
 class Launcher:
-    """Launches one node and looks after it."""
+    """Launches one node and looks after it; a run of several nodes has one for each."""
 
     def __init__(self, options: NodeOptions) -> None:
         self._options = options
@@ -53,8 +53,11 @@ class Launcher:
     def start(self) -> LaunchedNode:
         """Start the node; `InUse` if another run holds the directory."""
         refuse_if_used(self._work, self._options.name)
-        for path in (self._work.path / "units").glob("*/failures.json"):
-            path.unlink()  # Running it again is how someone acts on a failed unit
+        self._work.begin_again()
+        return LaunchedNode(self._options, self._spawn())
+
+    def join(self) -> LaunchedNode:
+        """Start the node beside others of the same run."""
         return LaunchedNode(self._options, self._spawn())
 
     def poll(self, node: LaunchedNode) -> bool:

@@ -15,10 +15,11 @@ from anabranch.ledger.ledger import Ledger
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a generation."""
+    """Who holds a generation: a node, in one of its lives. A node that was started again is not the one that died."""
 
     generation: int
     node: str
+    life: str = ""
 
 
 class Lease:
@@ -34,17 +35,18 @@ class Lease:
             return None
         record = self._ledger.read(generation)
         try:
-            return Holder(generation, str(json.loads(record or b"")["node"]))
+            fields = json.loads(record or b"")
+            return Holder(generation, str(fields["node"]), str(fields.get("life", "")))
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(f"generation {generation} of a lease is unreadable: {error}") from error
 
-    def take(self, node: str, *, after: Holder | None) -> Holder:
+    def take(self, node: str, *, after: Holder | None, life: str = "") -> Holder:
         """Claim the generation after the one that was seen; `Deposed` if another node was faster."""
         generation = after.generation + 1 if after is not None else 0
-        claim = self._ledger.claim(generation, json.dumps({"node": node}).encode())
+        claim = self._ledger.claim(generation, json.dumps({"node": node, "life": life}).encode())
         if not claim.won:
             raise Deposed(f"generation {generation} was taken by {json.loads(claim.record)['node']!r}")
-        return Holder(generation, node)
+        return Holder(generation, node, life)
 
     def held_by(self, holder: Holder) -> bool:
         """Say whether a holder's generation is still the newest."""

@@ -17,7 +17,8 @@ from typing import Any
 
 from anabranch.durable import write_atomic
 from anabranch.errors import AnabranchError
-from anabranch.node import Node, NodeOptions
+from anabranch.node import Node
+from anabranch.node_options import NodeOptions
 from anabranch.plans import spark_message
 
 #: The node broke in a way that starting it again may heal, such as the loss of its JVM.

@@ -18,14 +18,13 @@ from anabranch.errors import PipelineError
 from anabranch.settings import Settings
 from anabranch.sinks.sink import Sink
 from anabranch.sources.source import Source
-from anabranch.strategies import PassiveStandby
+from anabranch.strategies import Strategy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 OutputMode = Literal["append", "update", "complete"]
 Guarantee = Literal["precise", "no-loss", "gap"]
-Strategy = PassiveStandby
 StepFunction = Callable[..., "DataFrame"]
 _NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 
@@ -175,8 +174,10 @@ class Pipeline:
         if guarantee is not None and guarantee not in get_args(Guarantee):
             raise PipelineError(f"guarantee {guarantee!r} is not known", hint=f"use one of {get_args(Guarantee)}")
         if strategy is not None:
-            if not isinstance(strategy, PassiveStandby):
-                raise PipelineError(f"strategy {strategy!r} is not known", hint="use ab.PassiveStandby(store=…)")
+            given: object = strategy
+            if not isinstance(given, Strategy):
+                hint = "use ab.ActiveStandby() or ab.PassiveStandby(store=…)"
+                raise PipelineError(f"strategy {strategy!r} is not known", hint=hint)
             self._strategies[_stream_name("protect", step) if step is not None else None] = strategy
         if guarantee is not None:
             self._guarantee = guarantee

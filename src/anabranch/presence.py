@@ -9,9 +9,14 @@ from anabranch.errors import AgentError, AgentGone, InUse
 from anabranch.work import Work
 
 
-def refuse_if_used(work: Work, name: str) -> None:
-    """Ask the agents, not a pid file: `InUse` if a node of this directory answers; forget the ones that do not."""
+def refuse_if_used(work: Work, name: str, *, only: str | None = None) -> None:
+    """Ask the agents, not a pid file: `InUse` if a node of this directory answers; forget the ones that do not.
+
+    With `only`, other nodes than that one may well be there.
+    """
     for path in work.announcements():
+        if only is not None and path.stem != only:
+            continue
         try:
             record = json.loads(path.read_bytes())
             holder = f"{record['name']} (process {record['pid']})"

@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anabranch.errors import PipelineError
-from anabranch.pipeline import Graph, OutputMode, StepNode, Strategy
+from anabranch.pipeline import Graph, OutputMode, StepNode
+from anabranch.strategies import Strategy
 
 
 @dataclass(frozen=True)

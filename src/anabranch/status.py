@@ -10,17 +10,25 @@ from anabranch.agent import ask
 from anabranch.errors import AgentError, Trimmed
 from anabranch.work import Work
 
+_TAKEOVER = "took over"
+
 
 def collect(work: Work) -> dict[str, Any]:
     """Return the status as one JSON object; see the documentation of `anabranch status --json`."""
     identity = work.identity() or {}
+    history = work.history()
     return {
         "pipeline": identity.get("pipeline"),
         "nodes": [_node(work, path) for path in work.announcements()],
         "channels": [channel_status(work, name, identity) for name in work.channel_names()],
-        "failovers": [],
-        "events": [event for event in work.history() if event["kind"] != "started"][-20:],
+        "failovers": [_failover(event) for event in history if event["kind"] == _TAKEOVER][-20:],
+        "events": [event for event in history if event["kind"] not in ("started", _TAKEOVER)][-20:],
     }
+
+
+def _failover(event: dict[str, Any]) -> dict[str, Any]:
+    fields = ("from", "to", "generation", "reason", "takeover_s", "at")
+    return {"unit": event.get("role"), **{name: event.get(name) for name in fields}}
 
 
 def _node(work: Work, path: Path) -> dict[str, Any]:

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anabranch.channel.channel import Channel
-from anabranch.channel.inputs import Inputs
+from anabranch.channel.inputs import Gate, Inputs
 from anabranch.channel.manifest import Manifest, Producer
 from anabranch.channel.writer import (
     PartsPlan,
+    Planned,
     Written,
     event_time_column,
     planned_batch,
@@ -33,7 +34,7 @@ from anabranch.channel.writer import (
 from anabranch.checkpoint import Commit, last_batch, last_commit, link_checkpoint
 from anabranch.clock import Clock
 from anabranch.durable import boot_id, write_advisory
-from anabranch.errors import Corrupt, Diverged, Trimmed
+from anabranch.errors import Corrupt, Deposed, Diverged, Trimmed
 from anabranch.execution import QueryInternals
 
 if TYPE_CHECKING:
@@ -44,25 +45,34 @@ if TYPE_CHECKING:
 
 # A query reads its logs and loads its sources before its first batch; a minute means that it hangs.
 _START_TIMEOUT_S = 60.0
+OPEN = Gate()
+# How soon a standby that withholds an epoch sees that the primary has published it.
+_WITHHOLD_POLL_S = 0.01
 # In a run's directory: the start of the operating system that the run belongs to.
 _BOOT = "boot"
+# In a run's directory: the node that runs it. Only that node removes it, when it has begun another.
+_OWNER = "owner"
 _RUN_NAME = re.compile(r"^r(\d{6})\.[0-9a-f]{8}$")
 
 
 @dataclass(frozen=True)
 class UnitPlace:
-    """Where a unit lives: its directory, its input and output channels."""
+    """Where a unit lives: its directory, its input and output channels, and the node that runs it."""
 
     directory: Path
     inputs: dict[str, Channel]
     output: Channel
+    node: str = ""
 
 
 @dataclass(frozen=True)
 class UnitEvents:
-    """Whom a unit tells: `released(unit, manifest)` after each epoch, `diverged(error)` when rows were different."""
+    """Whom a unit tells: `released(unit, manifest)` after each epoch, `diverged(error)` when rows were different.
 
-    released: Callable[[str, Manifest], None]
+    The manifest is what is published, by whomever; None if that is trimmed already.
+    """
+
+    released: Callable[[str, Manifest | None], None]
     diverged: Callable[[Diverged], None]
 
 
@@ -80,7 +90,7 @@ def newest_commit(directory: Path, boot: str | None = None) -> tuple[str, Commit
     """
     found: list[tuple[int, str, Commit]] = []
     for run in _runs(directory):
-        if boot is not None and not _belongs_to(directory / "runs" / run, boot):
+        if boot is not None and _read(directory / "runs" / run / _BOOT) != boot:
             continue
         commit = last_commit(directory / "runs" / run / "checkpoint")
         if commit is not None:
@@ -91,11 +101,11 @@ def newest_commit(directory: Path, boot: str | None = None) -> tuple[str, Commit
     return run, commit
 
 
-def _belongs_to(run: Path, boot: str) -> bool:
+def _read(path: Path) -> str | None:
     try:
-        return (run / _BOOT).read_text() == boot
+        return path.read_text()
     except FileNotFoundError:
-        return False
+        return None
 
 
 def _runs(directory: Path) -> list[str]:
@@ -109,20 +119,33 @@ class Unit:
     """One run of one unit. Made, started once, stopped once."""
 
     def __init__(
-        self, built: BuiltSegment, place: UnitPlace, events: UnitEvents, *, run: str, generation: int, clock: Clock
+        self,
+        built: BuiltSegment,
+        place: UnitPlace,
+        events: UnitEvents,
+        *,
+        run: str,
+        generation: int | None,
+        clock: Clock,
     ) -> None:
         self.name = built.segment.name
         self.run = run
         self._built = built
         self._place = place
         self._events = events
-        self._generation = generation
+        self._generation = -1 if generation is None else generation
+        self._promoted = threading.Event()
+        if generation is not None:
+            self._promoted.set()
+        self._stopping = False
         self._clock = clock
         self.directory = place.directory / "runs" / self.run
         self._checkpoint = self.directory / "checkpoint"
         self._started = threading.Event()
         self._internals: QueryInternals | None = None
         self._commit: Commit | None = None
+        self._epoch = -1
+        self._inputs = Inputs(self.directory, {name: place.inputs[name].path for name in built.leaves})
         self.query: StreamingQuery | None = None
 
     # Starting
@@ -137,6 +160,7 @@ class Unit:
         previous = previous or newest_commit(self._place.directory)
         self.directory.mkdir(parents=True)
         write_advisory(self.directory / _BOOT, boot_id().encode())
+        write_advisory(self.directory / _OWNER, self._place.node.encode())
         published = self._place.output.ledger.last()
         if previous is None:
             after = self._first_epoch() - 1
@@ -154,6 +178,7 @@ class Unit:
             (self.directory / "watermarks").mkdir()
             _link_watermarks(old, self.directory, commit.batch_id)
             link_checkpoint(old / "checkpoint", self._checkpoint, commit)
+        self._epoch = after
         for name, channel in self._place.inputs.items():
             if channel.ledger.floor() > after:
                 raise Trimmed(
@@ -181,10 +206,9 @@ class Unit:
         self._place.output.begin_after(floor, producer, self._clock.now_s())
         return floor + 1
 
-    def start(self, spark: SparkSession) -> None:
-        """Start the query, restore its watermarks, and let data in."""
-        inputs = Inputs(self.directory, {name: self._place.inputs[name].path for name in self._built.leaves})
-        inputs.save()
+    def start(self, spark: SparkSession, gate: Gate | None = OPEN) -> None:
+        """Start the query, restore its watermarks, and let data in, as far as a gate allows; None: not at all yet."""
+        self._inputs.save()
         output = self._place.output
         plan = PartsPlan(
             directory=str(output.parts),
@@ -200,7 +224,8 @@ class Unit:
         if self._internals.watermarks > 1 and self._commit is not None:
             self._restore_watermarks(self._internals, self._commit.batch_id)
         self._started.set()
-        inputs.open_gate()
+        if gate is not None:
+            self._inputs.open_gate(gate)
 
     def wait_until_polled(self) -> None:
         """Wait until Spark has asked the first source for data.
@@ -239,6 +264,19 @@ class Unit:
         if planned.epoch < 0:
             # On a new checkpoint Spark runs a first batch even if its sources have nothing yet. It is no epoch.
             return
+        merged, self._epoch = planned.epoch - self._epoch > 1, planned.epoch
+        published = self._published(planned.epoch) if share.discarded else self._release(planned, share, late_rows)
+        if published is not None and not merged and (published.digest, published.rows) != (share.digest, share.rows):
+            self._events.diverged(_divergence(self.name, published, share))
+        for channel in self._place.inputs.values():
+            channel.acknowledge(self.name, self.run, planned.epoch)
+        self._events.released(self.name, published)
+
+    def _release(self, planned: Planned, share: Written, late_rows: int) -> Manifest | None:
+        """Publish an epoch as soon as that is this unit's turn; return what is published, None if that is trimmed."""
+        while not self._promoted.wait(_WITHHOLD_POLL_S) and not self._place.output.ledger.decided(planned.epoch):
+            if self._stopping:
+                raise Deposed(f"unit {self.name!r} is stopped while it withholds epoch {planned.epoch}")
         manifest = Manifest(
             epoch=planned.epoch,
             producer=Producer(self.name, self.run, self._generation),
@@ -250,12 +288,16 @@ class Unit:
             watermark_ms=planned.watermark_ms,
             late_rows=late_rows,
         )
-        published = self._place.output.release(manifest).manifest
-        if published.digest != share.digest or published.rows != share.rows:
-            self._events.diverged(_divergence(self.name, published, share))
-        for channel in self._place.inputs.values():
-            channel.acknowledge(self.name, self.run, planned.epoch)
-        self._events.released(self.name, published)
+        try:
+            return self._place.output.release(manifest).manifest
+        except Trimmed:
+            return None
+
+    def _published(self, epoch: int) -> Manifest | None:
+        try:
+            return self._place.output.manifest(epoch)
+        except Trimmed:
+            return None
 
     def _note_execution(self, batch_id: int) -> int:
         """Note what Spark would forget in a restart, before it commits; return the rows dropped as late."""
@@ -269,6 +311,21 @@ class Unit:
             # The batch before last can no longer be the last committed one.
             (directory / str(batch_id - 2)).unlink(missing_ok=True)
         return internals.late_rows()
+
+    # Standing by
+
+    def promote(self, generation: int, at_once: int = -1) -> None:
+        """Release from now on, in this generation; what was withheld comes first.
+
+        Opens the gate; epochs up to `at_once`, which others have published, are caught up with in one micro-batch.
+        """
+        self._generation = generation
+        self._promoted.set()
+        self._inputs.open_gate(Gate(at_once))
+
+    def follow(self, to: int) -> None:
+        """Go on to an epoch that others have published, in one micro-batch, and wait there."""
+        self._inputs.open_gate(Gate(to, open=False))
 
     # Observing
 
@@ -292,8 +349,8 @@ class Unit:
         for channel in self._place.inputs.values():
             channel.declare_safe(self.name, epoch if kept is None else min(epoch, kept))
         for run in _runs(self._place.directory):
-            # Run ids sort by age; one that is younger than this has taken its place.
-            if run < self.run:
+            # Run ids sort by age; one that is younger than this has taken its place. Other nodes have their own.
+            if run < self.run and _read(self._place.directory / "runs" / run / _OWNER) in (self._place.node, None):
                 shutil.rmtree(self._place.directory / "runs" / run, ignore_errors=True)
                 for channel in self._place.inputs.values():
                     channel.forget_runs(self.name, self.run)
@@ -307,6 +364,7 @@ class Unit:
 
     def stop(self) -> None:
         """End the query; an unfinished epoch is executed again by the next run."""
+        self._stopping = True
         if self.query is not None:
             self.query.stop()
 

@@ -6,6 +6,7 @@ channels/NAME/         see channel.py
 leases/ROLE/           one ledger per role
 units/NAME/runs/RUN/   a run's checkpoint and notes;  units/NAME/failures.json
 nodes/NAME.json        where a node's agent listens;  logs/NAME.log
+ending.json            the epoch after which the nodes end, once there is one
 history.jsonl          starts, failures and divergences, one line each
 """
 
@@ -104,6 +105,23 @@ class Work:
         path.chmod(0o600)
         return path.read_text()
 
+    def end_with(self, epoch: int) -> None:
+        """Let every node end once everything up to an epoch is delivered."""
+        write_atomic(self.path / "ending.json", json.dumps({"epoch": epoch}).encode())
+
+    def ending(self) -> int | None:
+        """Return the epoch after which the nodes end, None if there is no end in sight."""
+        try:
+            return int(json.loads((self.path / "ending.json").read_bytes())["epoch"])
+        except FileNotFoundError:
+            return None
+
+    def begin_again(self) -> None:
+        """Forget that the last run ended, and the failures that someone has acted on by running it again."""
+        (self.path / "ending.json").unlink(missing_ok=True)
+        for path in (self.path / "units").glob("*/failures.json"):
+            path.unlink()
+
     def identity(self) -> dict[str, Any] | None:
         """Return what the state was made with, None in a new directory."""
         path = self.path / "identity.json"
@@ -118,20 +136,22 @@ class Work:
         return found
 
     def pin(self, identity: dict[str, Any]) -> str:
-        """Pin what the state is made with, or compare; return the directory's id. Checks before it writes."""
-        found = self.identity()
-        if found is not None:
-            changes = list(differences(found, identity))
-            if changes:
-                raise IdentityChanged(
-                    f"the state in {self.path} does not fit this pipeline: " + "; ".join(changes),
-                    hint="undo the change, or start over with another --work directory",
-                )
-            identity = {**identity, "id": found["id"]}
-        else:
-            identity = {**identity, "id": uuid.uuid4().hex}
-        write_atomic(self.path / "identity.json", json.dumps({"format": FORMAT, **identity}, indent=1).encode())
-        return str(identity["id"])
+        """Pin what the state is made with, or compare; return the directory's id. Checks before it writes.
+
+        Of several nodes that begin at the same time, the first one's id is the directory's.
+        """
+        path = self.path / "identity.json"
+        if self.identity() is None:
+            link_first(path, _encoded({**identity, "id": uuid.uuid4().hex}))
+        found = self.identity() or {}
+        changes = list(differences(found, identity))
+        if changes:
+            raise IdentityChanged(
+                f"the state in {self.path} does not fit this pipeline: " + "; ".join(changes),
+                hint="undo the change, or start over with another --work directory",
+            )
+        write_atomic(path, _encoded({**identity, "id": found["id"]}))
+        return str(found["id"])
 
     def note(self, kind: str, **fields: Any) -> None:  # noqa: ANN401  JSON
         """Append one line to the history."""
@@ -155,6 +175,10 @@ class Work:
             except ValueError:
                 continue
         return events
+
+
+def _encoded(identity: dict[str, Any]) -> bytes:
+    return json.dumps({"format": FORMAT, **identity}, indent=1).encode()
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:

@@ -8,10 +8,11 @@ input's name; seats are taken in the order of the first poll.
 
     inputs.json   where every input's channel is (written before the query starts)
     seat-N        taken by the N-th source
-    note          the epoch the leader decided on
-    gate          exists once the query may be given data
+    note          after which epoch the leader's micro-batch begins, and at which it ends
+    gate          how far the query may go; nothing before it exists
 
-The gate lets a query be started, restored and made ready before it is given its first epoch.
+The gate lets a query be started, restored and made ready before it is given its first epoch. It may also let a query
+follow another, or catch up with it, in few large micro-batches: up to some epoch everything is read at once.
 """
 
 from __future__ import annotations
@@ -43,9 +44,27 @@ class Inputs:
         content = json.loads((directory / "inputs.json").read_bytes())
         return cls(directory, {name: Path(path) for name, path in content["channels"]})
 
-    def open_gate(self) -> None:
-        """Let data in; cannot be undone, a closed gate is another run."""
-        write_advisory(self.directory / "gate", b"")
+    def open_gate(self, gate: Gate) -> None:
+        """Let data in, so far; a gate that was opened is never closed again, that would be another run."""
+        write_advisory(self.directory / "gate", gate.encode())
+
+
+@dataclass(frozen=True)
+class Gate:
+    """How far a query may go: up to an epoch in one micro-batch, and then, if it is open, epoch by epoch for ever."""
+
+    at_once: int = -1
+    open: bool = True
+
+    def encode(self) -> bytes:
+        """Return the content of the file."""
+        return json.dumps({"at_once": self.at_once, "open": self.open}).encode()
+
+    def next_epoch(self, epoch: int) -> int:
+        """Return the epoch at which the micro-batch after `epoch` ends, `epoch` if it has to wait."""
+        if self.at_once > epoch:
+            return self.at_once
+        return epoch + 1 if self.open else epoch
 
 
 class Alignment:
@@ -55,23 +74,30 @@ class Alignment:
         self._directory = directory
         self._inputs: list[Channel] = []
         self._seat: int | None = None
-        self._gate_open = False
+        self._gate: Gate | None = None
 
     def next_epoch(self, epoch: int) -> int:
-        """Return epoch+1 if the query may read it now, else `epoch`."""
+        """Return the epoch at which the next micro-batch ends, `epoch` if there is nothing to read now."""
         if self._seat is None:
             self._seat = self._take_seat()
-        if not self._gate_open:
-            if not (self._directory / "gate").exists():
-                return epoch
-            self._gate_open = True
-            self._inputs = [Channel.open(path) for path in Inputs.load(self._directory).channels.values()]
         if self._seat > 0:
-            return epoch + 1 if self._noted() == epoch + 1 else epoch
-        if any(channel.manifest(epoch + 1) is None for channel in self._inputs):
+            start, end = self._noted()
+            return end if start == epoch else epoch
+        end = self._gated(epoch)
+        if end == epoch or any(channel.manifest(end) is None for channel in self._inputs):
             return epoch
-        write_advisory(self._directory / "note", str(epoch + 1).encode())
-        return epoch + 1
+        write_advisory(self._directory / "note", f"{epoch} {end}".encode())
+        return end
+
+    def _gated(self, epoch: int) -> int:
+        if self._gate is None or not self._gate.open:
+            try:
+                self._gate = Gate(**json.loads((self._directory / "gate").read_bytes()))
+            except FileNotFoundError:
+                return epoch
+            if not self._inputs:
+                self._inputs = [Channel.open(path) for path in Inputs.load(self._directory).channels.values()]
+        return self._gate.next_epoch(epoch)
 
     def _take_seat(self) -> int:
         seat = 0
@@ -83,8 +109,9 @@ class Alignment:
             else:
                 return seat
 
-    def _noted(self) -> int:
+    def _noted(self) -> tuple[int, int]:
         try:
-            return int((self._directory / "note").read_text())
+            start, end = (self._directory / "note").read_text().split()
         except FileNotFoundError:
-            return -1
+            return -1, -1
+        return int(start), int(end)

@@ -3,8 +3,8 @@
 Writing is the last operator of the streaming plan itself: the tasks write parts and give out what they wrote, and
 `foreachBatch` sees only those few rows. So nothing is analysed, planned or pickled anew per micro-batch, and the hash
 of a row is generated code together with what made the row. The frame is executed whole and once, as a stateful batch
-requires. An epoch that was already published (a re-execution after a crash between claim and commit) is written again
-under other names; the digests are compared, and whoever loses the claim removes its parts.
+requires. Of an epoch that is already published (a replay, or a re-execution after a crash between claim and commit)
+only the digest is taken, to be compared; whoever loses a race for the claim removes its parts.
 
 Which epoch a micro-batch is comes from the query's own offset log, never from the batch id.
 """
@@ -24,6 +24,7 @@ from anabranch.channel.digest import HASH_COLUMN, Digest, row_hash
 from anabranch.channel.manifest import Part
 from anabranch.channel.parts import PartWriter
 from anabranch.errors import Corrupt, Misaligned
+from anabranch.ledger.directory import DirectoryLedger
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,12 +48,13 @@ _BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class Written:
-    """What the tasks of one micro-batch produced."""
+    """What the tasks of one micro-batch produced. `discarded`: a task found the epoch published and wrote nothing."""
 
     parts: tuple[Part, ...]
     rows: int
     digest: str
     event_time_us: tuple[int, int] | None
+    discarded: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,10 +122,11 @@ def written(statistics: DataFrame) -> Written:
     lows = [row.low_us for row in rows if row.low_us is not None]
     highs = [row.high_us for row in rows if row.high_us is not None]
     return Written(
-        parts=tuple(Part(row.name, row.rows, row.size_bytes, row.crc) for row in rows),
+        parts=tuple(Part(row.name, row.rows, row.size_bytes, row.crc) for row in rows if row.name is not None),
         rows=sum(row.rows for row in rows),
         digest=digest.hex(),
         event_time_us=(min(lows), max(highs)) if lows else None,
+        discarded=any(row.name is None for row in rows),
     )
 
 
@@ -145,8 +148,8 @@ def _task(plan: PartsPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
     return run
 
 
-def _part_name(plan: PartsPlan) -> str:
-    """Return a name that no other epoch, run, task or attempt has; asked inside a task."""
+def _place(plan: PartsPlan) -> tuple[int, str]:
+    """Return the epoch and a name that no other epoch, run, task or attempt has; asked inside a task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -154,16 +157,20 @@ def _part_name(plan: PartsPlan) -> str:
     if context is None or batch_id is None:
         raise Corrupt("parts can be written by the tasks of a micro-batch only")
     epoch = planned_batch(Path(plan.checkpoint), int(batch_id)).epoch
-    return f"{epoch}-{plan.run}-{context.partitionId()}-{context.taskAttemptId()}.arrow"
+    return epoch, f"{epoch}-{plan.run}-{context.partitionId()}-{context.taskAttemptId()}.arrow"
 
 
 class TaskShare:
-    """One task's share of an epoch: writes one part if there are rows, adds up digest and event time."""
+    """One task's share of an epoch: writes one part if there are rows, adds up digest and event time.
+
+    Rows of an epoch that is decided already are not written: nobody could publish them.
+    """
 
     def __init__(self, plan: PartsPlan) -> None:
         self._plan = plan
         self._schema = pa.ipc.read_schema(pa.py_buffer(plan.schema))
         self._writer: PartWriter | None = None
+        self._rows = 0
         self._digest = Digest()
         self._low_us: int | None = None
         self._high_us: int | None = None
@@ -177,9 +184,14 @@ class TaskShare:
         self._digest.update(batch.column(batch.num_columns - 1))
         rows = batch.select(range(batch.num_columns - 1))
         self._note_event_time(rows)
-        if self._writer is None:
-            self._writer = PartWriter(Path(self._plan.directory) / _part_name(self._plan), self._schema)
-        self._writer.write(rows if rows.schema.equals(self._schema) else rows.cast(self._schema))
+        if self._rows == 0:
+            epoch, name = _place(self._plan)
+            directory = Path(self._plan.directory)
+            if not DirectoryLedger(directory.with_name("ledger")).decided(epoch):
+                self._writer = PartWriter(directory / name, self._schema)
+        self._rows += rows.num_rows
+        if self._writer is not None:
+            self._writer.write(rows if rows.schema.equals(self._schema) else rows.cast(self._schema))
 
     def _note_event_time(self, rows: pa.RecordBatch) -> None:
         if self._plan.event_time is None:
@@ -200,14 +212,14 @@ class TaskShare:
 
     def finish(self) -> dict[str, Any] | None:
         """Close the part and describe the share; None if there were no rows."""
-        if self._writer is None:
+        if self._rows == 0:
             return None
-        part = self._writer.close()
+        part = self._writer.close() if self._writer is not None else None
         return {
-            "name": part.name,
-            "rows": part.rows,
-            "size_bytes": part.size_bytes,
-            "crc": part.crc,
+            "name": None if part is None else part.name,
+            "rows": self._rows,
+            "size_bytes": 0 if part is None else part.size_bytes,
+            "crc": 0 if part is None else part.crc,
             "digest": self._digest.hex(),
             "low_us": self._low_us,
             "high_us": self._high_us,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,9 +17,9 @@ from rich.table import Table
 from anabranch.agent import ask
 from anabranch.cli.places import DEFAULT_ROOT, JsonOption, TraceOption, WorkOption
 from anabranch.errors import AgentError, PipelineError
-from anabranch.launcher import Launcher
+from anabranch.launcher import Launcher, NodeEnded
 from anabranch.loading import load_pipeline
-from anabranch.node import NodeOptions
+from anabranch.node_options import NodeOptions
 from anabranch.watching import Watch
 from anabranch.work import Work
 
@@ -31,6 +32,7 @@ def run(  # noqa: PLR0913  every option of the command is a parameter
     *,
     work: WorkOption = None,
     drain: Annotated[bool, typer.Option("--drain", help="Take what the sources hold now, deliver it, end.")] = False,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many nodes, each a Spark application.")] = 1,
     seconds: Annotated[float | None, typer.Option("--seconds", min=0, help="Stop, in order, after this long.")] = None,
     master: Annotated[
         str, typer.Option("--master", help="Spark master: local[2], spark://…, yarn, k8s://…")
@@ -47,6 +49,7 @@ def run(  # noqa: PLR0913  every option of the command is a parameter
 
     Examples:
       anabranch run wordcount.py --seconds 30
+      anabranch run wordcount.py --nodes 2
       anabranch run orders.py --drain --work /data/orders --set spark.driver.memory=2g
       anabranch run orders.py --master spark://host:7077
     """
@@ -62,8 +65,7 @@ def run(  # noqa: PLR0913  every option of the command is a parameter
         settings=_settings(setting or []),
         retain_epochs=_retain(retain),
     )
-    launcher = Launcher(options)
-    node = launcher.start()
+    fleet = _Fleet(options, nodes)
     opened = Work.open(directory)
     view = _View(Watch(opened), as_json=as_json)
     stops = 0
@@ -72,16 +74,45 @@ def run(  # noqa: PLR0913  every option of the command is a parameter
         running = True
         while running:
             try:
-                running = launcher.poll(node)
-                view.show(node.restarts)
+                running = fleet.poll()
+                view.show(fleet.restarts)
                 if seconds is not None and stops == 0 and time.monotonic() - started_s >= seconds:
                     stops += _stop(opened, now=False)
                 time.sleep(_LOOK_S)
             except KeyboardInterrupt:
                 stops += _stop(opened, now=stops > 0)
                 if stops == 0:
-                    node.process.terminate()
-    view.finish(node.restarts)
+                    fleet.terminate()
+            except NodeEnded:
+                fleet.terminate()
+                raise
+    view.finish(fleet.restarts)
+
+
+class _Fleet:
+    """The nodes of one run."""
+
+    def __init__(self, options: NodeOptions, nodes: int) -> None:
+        launchers = [Launcher(replace(options, name=f"node-{number + 1}")) for number in range(nodes)]
+        self._nodes = [
+            (launcher, launcher.start() if number == 0 else launcher.join())
+            for number, launcher in enumerate(launchers)
+        ]
+
+    @property
+    def restarts(self) -> int:
+        """How often a node was started again."""
+        return sum(node.restarts for _, node in self._nodes)
+
+    def poll(self) -> bool:
+        """Start again the nodes that died; False once all have ended. Raises what one ended with."""
+        running = [launcher.poll(node) for launcher, node in self._nodes]
+        return any(running)
+
+    def terminate(self) -> None:
+        """End every node at once."""
+        for _, node in self._nodes:
+            node.process.terminate()
 
 
 def _stop(work: Work, *, now: bool) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import Any
 
 from rich.console import Console
@@ -31,6 +32,8 @@ def status(*, work: WorkOption = None, as_json: JsonOption = False, trace: Trace
     if alive:
         console.print(_units(alive))
     console.print(_channels(found["channels"]))
+    if found["failovers"]:
+        console.print(_failovers(found["failovers"]))
     for event in found["events"]:
         details = ", ".join(f"{key} {value}" for key, value in event.items() if key not in ("kind", "at"))
         console.print(f"{event['kind']}: {details}", highlight=False, markup=False)
@@ -44,6 +47,17 @@ def _units(nodes: list[dict[str, Any]]) -> Table:
         for unit in node["units"]:
             cells = (node["name"], node["pid"], unit["unit"], unit["role"], unit["generation"], unit["epoch"])
             table.add_row(*map(str, cells), "\n".join(map(_kept, unit.get("stores", []))) or "–")
+    return table
+
+
+def _failovers(failovers: list[dict[str, Any]]) -> Table:
+    table = Table(title="takeovers")
+    for heading in ("when", "unit", "from", "to", "generation", "reason", "seconds"):
+        table.add_column(heading)
+    for event in failovers:
+        when = time.strftime("%H:%M:%S", time.localtime(event["at"]))
+        cells = (event["unit"], event["from"], event["to"], event["generation"], event["reason"])
+        table.add_row(when, *map(str, cells), f"{event['takeover_s']:.2f}")
     return table
 
 

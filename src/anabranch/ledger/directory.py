@@ -102,6 +102,10 @@ class DirectoryLedger:
             raise self._trimmed(slot, floor)
         return None if content is None else decode(path, content)
 
+    def decided(self, slot: int) -> bool:
+        """Say whether nobody can claim a slot any more: it is claimed, or at or below the floor."""
+        return self._slot_path(slot).exists() or slot <= self.floor()
+
     def slots(self) -> list[int]:
         for _ in range(_ATTEMPTS):
             listed = self._listed()

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from anabranch.errors import WorkDirectoryError
 from anabranch.launcher import Launcher
 from anabranch.ledger.ledger import NO_FLOOR
-from anabranch.node import NodeOptions
+from anabranch.node_options import NodeOptions
 from anabranch.oracle.compare import NOTHING, Verdict, compare
 from anabranch.work import Work
 

@@ -1,0 +1,110 @@
+"""Noticing failures. Pure: what was heard and seen, and the time, go in; suspicions come out.
+
+A node is suspected when it is silent: dead, paused, or cut off from its watchers. A node that answers may still be
+useless: its main loop hangs (it lost the work directory, say), or a query of it does. The first it tells in its
+answers; the second shows in the ledgers: input waits, and nothing is published.
+
+An epoch is published once, whoever is suspected. So a wrong suspicion costs some work and no correctness, and limits
+may be short. Time during which the watcher itself was not looking, because it was paused, is nobody's silence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long what may last before it is a failure.
+
+    `silent_s`: no answer to pings. `hanging_s`: a main loop that has not come round. `stalled_s`: input waits and
+    nothing is published; a generation that has published nothing yet is given `grace_s` first, because it restores.
+    """
+
+    ping_every_s: float = 0.1
+    silent_s: float = 0.3
+    hanging_s: float = 2.0
+    stalled_s: float = 5.0
+    grace_s: float = 30.0
+
+
+# A node whose answers lately took long is given this many times as long.
+_TIMES_USUAL = 4
+_FORGETTING = 0.95
+
+
+class NodeWatch:
+    """One node, as another hears it. On a machine that is busy answers take longer, and so does patience."""
+
+    def __init__(self, limits: Limits, now_s: float) -> None:
+        self._limits = limits
+        self._silent_s = 0.0
+        self._hanging_s = 0.0
+        self._gone = False
+        self._usual_s = 0.0
+        self._looked_s = now_s
+
+    def heard(self, hanging_s: float, now_s: float, took_s: float = 0.0) -> None:
+        """Note an answer and how long it took, and for how long the node's main loop had not come round then."""
+        self._usual_s = max(took_s, _FORGETTING * self._usual_s)
+        self._silent_s = 0.0
+        self._looked_s = now_s
+        self._hanging_s = hanging_s
+        self._gone = False
+
+    def refused(self) -> None:
+        """Note that nobody listens where the node should: its process is dead. No need to wait."""
+        self._gone = True
+
+    def suspicion(self, now_s: float) -> str | None:
+        """Say why the node is suspected, None if it is not. To be asked at least as often as pings are sent."""
+        self._silent_s += min(now_s - self._looked_s, 2 * self._limits.ping_every_s)
+        self._looked_s = now_s
+        if self._gone:
+            return "dead: nobody listens at its address"
+        if self._silent_s >= max(self._limits.silent_s, _TIMES_USUAL * self._usual_s):
+            return f"silent for {self._silent_s:.1f} s"
+        if self._hanging_s >= self._limits.hanging_s:
+            return f"hanging for {self._hanging_s:.1f} s"
+        return None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the ledgers say of a unit: its lease's generation, the epoch its inputs have, the epoch it has published."""
+
+    generation: int
+    waiting: int
+    published: int
+
+
+class ProgressWatch:
+    """One unit, as its ledgers show it."""
+
+    def __init__(self, limits: Limits, seen: Progress, now_s: float) -> None:
+        self._limits = limits
+        self._seen = seen
+        self._looked_s = now_s
+        self._stalled_s = 0.0
+        self._at_first = seen.published
+        # Generations in a row that published nothing: each gets twice the time of the one before.
+        self._barren = 0
+
+    def suspicion(self, seen: Progress, now_s: float) -> str | None:
+        """Say why the unit is suspected, None if it is not. To be asked at least as often as pings are sent."""
+        elapsed_s = min(now_s - self._looked_s, 2 * self._limits.ping_every_s)
+        self._looked_s = now_s
+        before, self._seen = self._seen, seen
+        if seen.generation != before.generation:
+            self._barren = self._barren + 1 if before.published == self._at_first else 0
+            self._at_first = before.published
+            self._stalled_s = 0.0
+        elif seen.published != before.published or seen.waiting <= seen.published:
+            self._stalled_s = 0.0
+        else:
+            self._stalled_s += elapsed_s
+        begun = seen.published != self._at_first
+        limit_s = (self._limits.stalled_s if begun else self._limits.grace_s) * 2**self._barren
+        if self._stalled_s >= limit_s:
+            return f"epoch {seen.waiting} waits, nothing published for {self._stalled_s:.1f} s"
+        return None

@@ -1,0 +1,21 @@
+"""How a node is started: what its launcher tells it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    """How a node is started. A replay runs the epochs that are recorded, claims none, and delivers nothing."""
+
+    file: Path
+    work: Path
+    name: str = "node-1"
+    master: str = "local[*]"
+    drain: bool = False
+    settings: dict[str, str] = field(default_factory=dict)
+    retain_epochs: int | Literal["all"] | None = None
+    replay: bool = False

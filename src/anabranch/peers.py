@@ -1,0 +1,103 @@
+"""The other nodes of a work directory, as this one hears them: one thread pings each of them.
+
+Nodes find each other through the files in which they announce themselves. A node is known by its life, not only by its
+name: one that died and was started again answers pings, but holds nothing of what it held before.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from anabranch.agent import ask
+from anabranch.clock import Clock
+from anabranch.detector import Limits, NodeWatch
+from anabranch.errors import AgentError, AgentGone
+from anabranch.lease import Holder
+from anabranch.work import Work
+
+_GONE = "dead: it no longer announces itself"
+
+
+@dataclass
+class _Peer:
+    """One life of one node."""
+
+    name: str
+    life: str
+    address: str
+    watch: NodeWatch
+    ready: bool = False
+
+
+class Peers:
+    """Everyone else. `look` in the main loop; pings run beside it."""
+
+    def __init__(self, work: Work, name: str, clock: Clock, limits: Limits | None = None) -> None:
+        self._work = work
+        self._name = name
+        self._clock = clock
+        self.limits = limits or Limits()
+        self._peers: dict[str, _Peer] = {}
+        self._suspicions: dict[str, str | None] = {}
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+
+    def look(self) -> None:
+        """Notice who came and who went, and judge the ones who are there."""
+        announced = dict(filter(None, map(self._announced, self._work.announcements())))
+        with self._lock:
+            for name, (life, address) in announced.items():
+                known = self._peers.get(name)
+                if name != self._name and (known is None or known.life != life):
+                    peer = _Peer(name, life, address, NodeWatch(self.limits, self._clock.steady_s()))
+                    self._peers[name] = peer
+                    threading.Thread(target=self._ping, args=(peer,), name=f"ping {name}", daemon=True).start()
+            for name in [name for name in self._peers if name not in announced]:
+                del self._peers[name]
+            now_s = self._clock.steady_s()
+            self._suspicions = {name: peer.watch.suspicion(now_s) for name, peer in self._peers.items()}
+
+    def _announced(self, path: Path) -> tuple[str, tuple[str, str]] | None:
+        try:
+            record = json.loads(path.read_bytes())
+            return str(record["name"]), (str(record["life"]), str(record["address"]))
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+    def suspicion(self, holder: Holder) -> str | None:
+        """Say why the holder of a role is suspected, None if it is not."""
+        peer = self._peers.get(holder.node)
+        if peer is None or peer.life != holder.life:
+            return _GONE
+        return self._suspicions.get(holder.node)
+
+    def first(self) -> bool:
+        """Say whether this node comes first by name of those that are ready and not suspected."""
+        with self._lock:
+            ready = [name for name, peer in self._peers.items() if peer.ready and self._suspicions.get(name) is None]
+        return all(self._name < name for name in ready)
+
+    def stop(self) -> None:
+        """Ping no more."""
+        self._stopping.set()
+
+    def _ping(self, peer: _Peer) -> None:
+        token = self._work.token()
+        while not self._stopping.wait(self.limits.ping_every_s) and self._peers.get(peer.name) is peer:
+            asked_s = self._clock.steady_s()
+            try:
+                answer = ask(peer.address, token, "ping")
+                hanging_s, ready = float(answer["hanging_s"]), answer["phase"] == "running"
+            except AgentGone:
+                with self._lock:
+                    peer.watch.refused()
+            except (AgentError, KeyError, TypeError, ValueError):
+                continue
+            else:
+                with self._lock:
+                    now_s = self._clock.steady_s()
+                    peer.watch.heard(hanging_s, now_s, now_s - asked_s)
+                    peer.ready = ready

@@ -1,0 +1,58 @@
+"""Who takes which role. Pure: what a node sees of a role goes in, what it does about it comes out.
+
+A role (a unit, a sink, the pacer) is held by lease. It is free if nobody ever held it or if its holder is suspected; an
+earlier life of this node always is. Of several nodes that could take it, the first by name does, so that roles
+stay together; the others wait a little, and then do it themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from anabranch.lease import Holder
+
+# How long the others wait for the first one to take a free role.
+COURTESY_S = 1.0
+
+
+@dataclass(frozen=True)
+class RoleView:
+    """What a node sees of a role. `mine` is what it was given when it took the role, None if it does not hold it.
+
+    `suspicion` says why the holder is not trusted; `first` that no other node that is ready comes before this one;
+    `free_s` for how long the role has been seen free.
+    """
+
+    holder: Holder | None
+    mine: Holder | None
+    suspicion: str | None
+    first: bool
+    free_s: float
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do about a role, and why."""
+
+    do: Literal["take", "step down", "nothing"]
+    reason: str = ""
+
+
+def free(view: RoleView) -> str | None:
+    """Say why a role may be taken, None if it may not."""
+    if view.mine is not None:
+        return None
+    if view.holder is None:
+        return "nobody held it"
+    return view.suspicion
+
+
+def decide(view: RoleView) -> Decision:
+    """Say what to do about a role."""
+    if view.mine is not None and view.holder is not None and view.holder.generation > view.mine.generation:
+        return Decision("step down", f"{view.holder.node} holds generation {view.holder.generation}")
+    reason = free(view)
+    if reason is not None and (view.first or view.free_s >= COURTESY_S):
+        return Decision("take", reason)
+    return Decision("nothing")
