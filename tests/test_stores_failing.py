@@ -110,7 +110,9 @@ def test_a_full_disk_harms_nothing(tmp_path, kind):
             writer()
         assert contents(writer.store) == STATES[-1]
         writer.store.close()
-    assert told - {type(None)} == {StoreUnavailable}
+    # Which may heal, unless the first flush of all failed: then there is no store yet.
+    assert StoreUnavailable in told
+    assert told <= {type(None), StoreError, StoreUnavailable}
 
 
 @pytest.mark.parametrize("kind", ["log", "small log"])
