@@ -126,6 +126,7 @@ class Hosting:
         """Run a unit beside its primary: an active standby withholds what it has, a trailing one follows at times."""
         unit = self._unit(name, None)
         unit.prepare()
+        unit.remove_former_runs()
         trails = isinstance(self._setup.strategies.get(name), TrailingStandby)
         unit.start(self._spark, None if trails else OPEN)
         if trails:

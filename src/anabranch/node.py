@@ -133,17 +133,18 @@ class Node:
     # The main thread
 
     def _look_after(self, hosting: Hosting, last: int | None) -> None:
-        kept_house_s = swept_s = self._clock.steady_s()
+        kept_house_s = self._clock.steady_s()
+        swept_s = kept_house_s - _SWEEP_S
         idle = threading.Event()
         while self._stop != "now":
+            ending = last if last is not None else self._work.ending()
+            if ending is not None and hosting.finished(ending):
+                break
             # Starting a query may take long and is no hanging; if it never ends, nothing is published.
             self._looked_s = None
             self._look_at_roles(hosting)
             hosting.look_after()
             self._looked_s = self._clock.steady_s()
-            ending = last if last is not None else self._work.ending()
-            if ending is not None and hosting.finished(ending):
-                break
             now_s = self._clock.steady_s()
             if now_s - kept_house_s >= _HOUSEKEEPING_S:
                 sweep = now_s - swept_s >= _SWEEP_S
@@ -151,7 +152,6 @@ class Node:
                 kept_house_s = now_s
                 swept_s = now_s if sweep else swept_s
             idle.wait(_LOOK_S)
-        self._look_at_roles(hosting)
         self._keep_house(hosting, sweep=True)
 
     def _keep_house(self, hosting: Hosting, *, sweep: bool) -> None:

@@ -8,6 +8,7 @@ and goes on. So every epoch is published once, and the state always agrees with 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -33,7 +34,7 @@ from anabranch.channel.writer import (
 )
 from anabranch.checkpoint import Commit, last_batch, last_commit, link_checkpoint
 from anabranch.clock import Clock
-from anabranch.durable import boot_id, write_advisory
+from anabranch.durable import TEMPORARY_PREFIX, boot_id, write_advisory
 from anabranch.errors import Corrupt, Deposed, Diverged, Trimmed
 from anabranch.execution import QueryInternals
 
@@ -158,9 +159,7 @@ class Unit:
         """
         previous = newest_commit(self._place.directory, boot_id()) or self._restored(restore)
         previous = previous or newest_commit(self._place.directory)
-        self.directory.mkdir(parents=True)
-        write_advisory(self.directory / _BOOT, boot_id().encode())
-        write_advisory(self.directory / _OWNER, self._place.node.encode())
+        self._make_directory()
         published = self._place.output.ledger.last()
         if previous is None:
             after = self._first_epoch() - 1
@@ -187,6 +186,16 @@ class Unit:
                     hint="its checkpoint was lost; restore it from a copy, or start over with another --work directory",
                 )
         return after
+
+    def _make_directory(self) -> None:
+        """Make the run's directory; from the first moment it says whose it is."""
+        if self.directory.exists():
+            raise FileExistsError(errno.EEXIST, "the run exists", str(self.directory))
+        unnamed = self.directory.with_name(f"{TEMPORARY_PREFIX}{self.run}")
+        unnamed.mkdir(parents=True)
+        write_advisory(unnamed / _BOOT, boot_id().encode())
+        write_advisory(unnamed / _OWNER, self._place.node.encode())
+        unnamed.rename(self.directory)
 
     def _restored(self, restore: Callable[[Path], object]) -> tuple[str, Commit] | None:
         # Run ids sort by age: this one is older than the run that goes on from it.
@@ -348,6 +357,10 @@ class Unit:
             return
         for channel in self._place.inputs.values():
             channel.declare_safe(self.name, epoch if kept is None else min(epoch, kept))
+        self.remove_former_runs()
+
+    def remove_former_runs(self) -> None:
+        """Remove the runs of this node that this one replaces: it has linked what it needs of them."""
         for run in _runs(self._place.directory):
             # Run ids sort by age; one that is younger than this has taken its place. Other nodes have their own.
             if run < self.run and _read(self._place.directory / "runs" / run / _OWNER) in (self._place.node, None):
