@@ -311,7 +311,7 @@ class Hosting:
             instruction = pacer.step(self._downstream())
             if instruction == "finish":
                 pacer.note_positions()
-                self._setup.work.end_with(pacer.last_epoch)
+                self._setup.work.end_with(pacer.last_epoch, self._setup.options.session)
                 return
             if instruction == "wait":
                 with self._wake:

@@ -53,7 +53,8 @@ class Launcher:
     def start(self) -> LaunchedNode:
         """Start the node; `InUse` if another run holds the directory."""
         refuse_if_used(self._work, self._options.name)
-        self._work.begin_again()
+        for path in (self._work.path / "units").glob("*/failures.json"):
+            path.unlink()  # Running it again is how someone acts on a failed unit
         return LaunchedNode(self._options, self._spawn())
 
     def join(self) -> LaunchedNode:

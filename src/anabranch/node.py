@@ -137,7 +137,7 @@ class Node:
         swept_s = kept_house_s - _SWEEP_S
         idle = threading.Event()
         while self._stop != "now":
-            ending = last if last is not None else self._work.ending()
+            ending = last if last is not None else self._work.ending(self._options.session)
             if ending is not None and hosting.finished(ending):
                 break
             # Starting a query may take long and is no hanging; if it never ends, nothing is published.

@@ -9,7 +9,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """How a node is started. A replay runs the epochs that are recorded, claims none, and delivers nothing."""
+    """How a node is started. A replay runs the epochs that are recorded, claims none, and delivers nothing.
+
+    `session` is the same for all nodes that were launched together, and for those that were started again.
+    """
 
     file: Path
     work: Path
@@ -19,3 +22,4 @@ class NodeOptions:
     settings: dict[str, str] = field(default_factory=dict)
     retain_epochs: int | Literal["all"] | None = None
     replay: bool = False
+    session: str = ""

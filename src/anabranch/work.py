@@ -105,22 +105,17 @@ class Work:
         path.chmod(0o600)
         return path.read_text()
 
-    def end_with(self, epoch: int) -> None:
-        """Let every node end once everything up to an epoch is delivered."""
-        write_atomic(self.path / "ending.json", json.dumps({"epoch": epoch}).encode())
+    def end_with(self, epoch: int, session: str) -> None:
+        """Let every node of a session end once everything up to an epoch is delivered."""
+        write_atomic(self.path / "ending.json", json.dumps({"epoch": epoch, "session": session}).encode())
 
-    def ending(self) -> int | None:
-        """Return the epoch after which the nodes end, None if there is no end in sight."""
+    def ending(self, session: str) -> int | None:
+        """Return the epoch after which the nodes of a session end, None if there is no end in sight."""
         try:
-            return int(json.loads((self.path / "ending.json").read_bytes())["epoch"])
+            record = json.loads((self.path / "ending.json").read_bytes())
         except FileNotFoundError:
             return None
-
-    def begin_again(self) -> None:
-        """Forget that the last run ended, and the failures that someone has acted on by running it again."""
-        (self.path / "ending.json").unlink(missing_ok=True)
-        for path in (self.path / "units").glob("*/failures.json"):
-            path.unlink()
+        return int(record["epoch"]) if record["session"] == session else None
 
     def identity(self) -> dict[str, Any] | None:
         """Return what the state was made with, None in a new directory."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -64,6 +65,7 @@ def run(  # noqa: PLR0913  every option of the command is a parameter
         drain=drain,
         settings=_settings(setting or []),
         retain_epochs=_retain(retain),
+        session=uuid.uuid4().hex,
     )
     fleet = _Fleet(options, nodes)
     opened = Work.open(directory)
