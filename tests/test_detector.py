@@ -31,7 +31,14 @@ class Watching:
 
 @pytest.fixture
 def node():
-    return Watching(lambda now_s: NodeWatch(LIMITS, now_s))
+    """A node that has answered fast for a while."""
+    return known(Watching(lambda now_s: NodeWatch(LIMITS, now_s)))
+
+
+def known(watching):
+    for _ in range(300):
+        watching.watch.heard(0.0, watching.clock.steady_s())
+    return watching
 
 
 def unit(generation=1, waiting=7, published=7):
@@ -74,9 +81,14 @@ def test_a_node_that_is_slow_to_answer_is_given_longer(node):
     """On a busy machine answers take long, and silence must be longer than that; it shortens again afterwards."""
     node.watch.heard(0.0, node.clock.steady_s(), 0.25)
     assert node.after(5) == (1.0, "silent for 1.0 s")
-    for _ in range(60):
-        node.watch.heard(0.0, node.clock.steady_s(), 0.01)
+    known(node)
     assert node.after(5) == (3 * STEP_S, "silent for 0.4 s")
+
+
+def test_a_node_that_has_just_come_is_given_longer():
+    """It is busy starting, and so may be its machine."""
+    node = Watching(lambda now_s: NodeWatch(LIMITS, now_s))
+    assert node.after(5) == (12 * STEP_S, "silent for 1.5 s")
 
 
 def test_a_dead_process_is_known_at_once(node):

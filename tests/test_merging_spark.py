@@ -15,7 +15,7 @@ PLANS = {
         lambda rows: (
             rows.withWatermark("ts", "1 second")
             .groupBy(F.window("ts", "10 seconds", "2 seconds"))
-            .agg(F.sum("value"), F.max("value"), F.avg("value"))
+            .agg(F.sum("value"), F.max("value"), F.avg(F.col("value").cast("decimal(20,0)")))
         ),
         None,
     ),
@@ -33,6 +33,10 @@ PLANS = {
     "a sum of fractions": (
         lambda rows: rows.groupBy("key").agg(F.sum(F.col("value") / 3)),
         "sum of fractions, whose last bits depend on the order",
+    ),
+    "an average": (
+        lambda rows: rows.groupBy("key").agg(F.avg("value")),
+        "avg of fractions, whose last bits depend on the order",
     ),
     "a list": (lambda rows: rows.groupBy("key").agg(F.collect_list("value")), "collect_list"),
     "the first": (lambda rows: rows.groupBy("key").agg(F.count("*"), F.first("value")), "first"),

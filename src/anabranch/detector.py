@@ -28,9 +28,9 @@ class Limits:
     grace_s: float = 30.0
 
 
-# A node whose answers lately took long is given this many times as long.
+# A node whose answers lately took long is given this many times as long. Half of it is forgotten after 7 s of pings.
 _TIMES_USUAL = 4
-_FORGETTING = 0.95
+_FORGETTING = 0.99
 
 
 class NodeWatch:
@@ -41,7 +41,8 @@ class NodeWatch:
         self._silent_s = 0.0
         self._hanging_s = 0.0
         self._gone = False
-        self._usual_s = 0.0
+        # Whoever has just come is busy starting, and so is the machine.
+        self._usual_s = limits.silent_s
         self._looked_s = now_s
 
     def heard(self, hanging_s: float, now_s: float, took_s: float = 0.0) -> None:

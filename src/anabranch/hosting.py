@@ -22,11 +22,11 @@ from anabranch.channel.manifest import Manifest
 from anabranch.clock import Clock
 from anabranch.delivery import Delivery
 from anabranch.durable import write_atomic
-from anabranch.errors import Diverged, PipelineError, Trimmed
+from anabranch.errors import AnabranchError, Diverged, Trimmed
 from anabranch.failures import MALFORMED, Failure, judge, poison, sink_failure
 from anabranch.keeper.surroundings import Surroundings
 from anabranch.keeping import Keepers
-from anabranch.merging import unmergeable
+from anabranch.merging import refuse_unmergeable
 from anabranch.node_options import NodeOptions
 from anabranch.pacer import Downstream, PacedSource, Pacer, noted_position
 from anabranch.pacing import trim_floor
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PACE_POLL_S = 0.01
+# A standby that could not be begun is tried again after this long.
+_NO_STANDBY_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,10 @@ class Setup:
     clock: Clock
     life: str
 
+    def note(self, kind: str, **fields: Any) -> None:  # noqa: ANN401  JSON
+        """Append one line to the history."""
+        self.work.note(kind, **fields, at=self.clock.now_s())
+
 
 class Hosting:
     """The replicas, sinks and pacer of one node."""
@@ -73,7 +79,7 @@ class Hosting:
         self._stop = stop
         self._wake = threading.Condition()
         self._built: dict[str, Plan] = {}
-        self._generations: dict[str, int] = {}
+        self._no_standby_until_s: dict[str, float] = {}
         self._followed_s: dict[str, float] = {}
         self._unkept: str | None = None
         self._pacing: threading.Event | None = None
@@ -87,27 +93,17 @@ class Hosting:
         """Build every segment, and make or open the channels."""
         self._assembly.check(sinks=not self._setup.options.replay)
         self._built = self._assembly.build_all()
-        self._check_strategies()
+        for name, plan in self._built.items():
+            if isinstance(self._setup.strategies.get(name), TrailingStandby):
+                refuse_unmergeable(name, plan.built.frame)
         self._keepers.belong_to(self._setup.graph.name, self._assembly.work_id)
         names = [*self._setup.graph.sources, *self._setup.segments]
         self.channels = {name: self._setup.work.channel(name) for name in names}
-
-    def _check_strategies(self) -> None:
-        for name, plan in self._built.items():
-            if not isinstance(self._setup.strategies.get(name), TrailingStandby):
-                continue
-            reason = unmergeable(plan.built.frame)
-            if reason is not None:
-                raise PipelineError(
-                    f"segment {name!r} cannot be followed in large micro-batches: it uses {reason}",
-                    hint="protect it with ab.ActiveStandby() or ab.PassiveStandby(store=…)",
-                )
 
     # Units
 
     def begin_primary(self, name: str, generation: int) -> None:
         """Run a unit from where any run of it got to, or go on with the standby that is here."""
-        self._generations[name] = generation
         unit = self.standbys.pop(name, None)
         if unit is not None and unit.failure() is None:
             unit.promote(generation, self._merge_end(name, unit) if name in self._followed_s else -1)
@@ -123,7 +119,20 @@ class Hosting:
             unit.wait_until_polled()
 
     def stand_by(self, name: str) -> None:
-        """Run a unit beside its primary: an active standby withholds what it has, a trailing one follows at times."""
+        """Run a unit beside its primary: an active standby withholds what it has, a trailing one follows at times.
+
+        If it cannot be begun there is none for a while: the primary's files may go while they are linked.
+        """
+        now_s = self._setup.clock.steady_s()
+        if now_s < self._no_standby_until_s.get(name, now_s):
+            return
+        try:
+            self._begin_standby(name)
+        except (OSError, AnabranchError) as error:
+            self._no_standby_until_s[name] = now_s + _NO_STANDBY_S
+            self._setup.note("standby failed", unit=name, error=str(error))
+
+    def _begin_standby(self, name: str) -> None:
         unit = self._unit(name, None)
         unit.prepare()
         unit.remove_former_runs()
@@ -156,7 +165,7 @@ class Hosting:
                 return True  # nobody knows
             return manifest is None or manifest.late_rows > 0
 
-        return merge_end(unit.committed(), last_epoch(channel), late)
+        return merge_end(unit.committed(), channel.last_epoch(), late)
 
     def _unit(self, name: str, generation: int | None) -> Unit:
         plan = self._built.pop(name, None) or self._assembly.build(name)
@@ -187,7 +196,7 @@ class Hosting:
             self._wake.notify_all()
 
     def _on_divergence(self, error: Diverged) -> None:
-        self._setup.work.note("diverged", message=error.message, at=self._setup.clock.now_s())
+        self._setup.note("diverged", message=error.message)
         if self._setup.graph.guarantee == "precise":
             raise error
 
@@ -207,7 +216,7 @@ class Hosting:
         for name, unit in list(self.standbys.items()):
             failure = unit.failure()
             if failure is not None and self._stop() != "now":
-                self._note("standby failed", unit=name, error=spark_message(failure))
+                self._setup.note("standby failed", unit=name, error=spark_message(failure))
                 self.end_unit(name)
                 self.stand_by(name)
         for delivery in self.deliveries.values():
@@ -222,12 +231,12 @@ class Hosting:
         failure = Failure(unit.run, unit.committed() + 1, self._explained(unit, error))
         path = self._failures_path(name)
         history = [Failure(**past) for past in json.loads(path.read_bytes())] if path.exists() else []
-        self._note("failed", unit=name, epoch=failure.epoch, error=failure.error)
+        self._setup.note("failed", unit=name, epoch=failure.epoch, error=failure.error)
         if judge(history, failure) == "fail":
             raise poison(name, failure) from error
         write_atomic(path, json.dumps([asdict(past) for past in [*history, failure]]).encode())
         self.end_unit(name)
-        self.begin_primary(name, self._generations[name])
+        self.begin_primary(name, unit.generation)
 
     def _explained(self, unit: Unit, error: BaseException) -> str:
         """Say why a query failed; a malformed record is looked up, so that people need not."""
@@ -241,9 +250,6 @@ class Hosting:
                 if place is not None:
                     return f"{MALFORMED} in source {name!r} ({place}): {record}"
         return message
-
-    def _note(self, kind: str, **fields: Any) -> None:  # noqa: ANN401  JSON
-        self._setup.work.note(kind, **fields, at=self._setup.clock.now_s())
 
     # Sinks
 
@@ -318,7 +324,7 @@ class Hosting:
                     self._wake.wait(_PACE_POLL_S)
 
     def _downstream(self) -> Downstream:
-        released = {name: last_epoch(self.channels[name]) for name in self._setup.segments}
+        released = {name: self.channels[name].last_epoch() for name in self._setup.segments}
         first = [
             released[name]
             for name, segment in self._setup.segments.items()
@@ -327,7 +333,7 @@ class Hosting:
         unkept = self._keepers.unkept(released)
         if unkept != self._unkept:
             self._unkept = unkept
-            self._note("held up" if unkept else "going on", unit=unkept, reason="its store is too far behind")
+            self._setup.note("held up" if unkept else "going on", unit=unkept, reason="its store is too far behind")
         received = min([*released.values(), *self.delivered()])
         return Downstream(taken=min(first), received=received, unkept=unkept is not None)
 
@@ -354,7 +360,7 @@ class Hosting:
                 reader in graph.sinks for reader in readers
             )
             kept = retain if exits or retain is None else 1
-            channel.trim(trim_floor(safe=safe, last=last_epoch(channel), retain=kept))
+            channel.trim(trim_floor(safe=safe, last=channel.last_epoch(), retain=kept))
             if sweep:
                 channel.sweep()
 
@@ -362,7 +368,7 @@ class Hosting:
 
     def finished(self, last: int) -> bool:
         """Say whether everything up to an epoch is published, committed here, and delivered."""
-        published = [last_epoch(self.channels[name]) for name in self._setup.segments]
+        published = [self.channels[name].last_epoch() for name in self._setup.segments]
         committed = [unit.committed() for unit in self.primaries.values()]
         delivered = [] if self._setup.options.replay else self.delivered()
         return min([*published, *committed, *delivered]) >= last
@@ -376,14 +382,14 @@ class Hosting:
             unit.stop()
         self._keepers.finish(in_order=in_order)
 
-    def status(self, generations: dict[str, int]) -> list[dict[str, Any]]:
+    def status(self) -> list[dict[str, Any]]:
         """Return what is known of the replicas here."""
         replicas = [("primary", dict(self.primaries)), ("standby", dict(self.standbys))]
         return [
             {
                 "unit": name,
                 "role": role,
-                "generation": generations.get(name),
+                "generation": unit.generation if role == "primary" else None,
                 "epoch": unit.committed(),
                 "temperature": ("trailing" if name in self._followed_s else "active") if role == "standby" else None,
                 "stores": self._keepers.status(name) if role == "primary" else [],
@@ -391,9 +397,3 @@ class Hosting:
             for role, units in replicas
             for name, unit in units.items()
         ]
-
-
-def last_epoch(channel: Channel) -> int:
-    """Return the newest epoch of a channel, -1 if there is none."""
-    last = channel.ledger.last()
-    return -1 if last is None else last

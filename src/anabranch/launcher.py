@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from anabranch.errors import AnabranchError
@@ -109,3 +109,29 @@ class Launcher:
             last = DirectoryLedger(Path(self._work.channel_path(name)) / "ledger").last()
             total += 0 if last is None else last + 1
         return total
+
+
+class Fleet:
+    """The nodes of one run."""
+
+    def __init__(self, options: NodeOptions, nodes: int) -> None:
+        launchers = [Launcher(replace(options, name=f"node-{number + 1}")) for number in range(nodes)]
+        self._nodes = [
+            (launcher, launcher.start() if number == 0 else launcher.join())
+            for number, launcher in enumerate(launchers)
+        ]
+
+    @property
+    def restarts(self) -> int:
+        """How often a node was started again."""
+        return sum(node.restarts for _, node in self._nodes)
+
+    def poll(self) -> bool:
+        """Start again the nodes that died; False once all have ended. Raises what one ended with."""
+        running = [launcher.poll(node) for launcher, node in self._nodes]
+        return any(running)
+
+    def terminate(self) -> None:
+        """End every node at once."""
+        for _, node in self._nodes:
+            node.process.terminate()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from anabranch.errors import PipelineError
 from anabranch.execution import walk
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ _STATEFUL = {
 _SAFE_AGGREGATES = {"Count", "Sum", "Average", "Min", "Max", "BitAndAgg", "BitOrAgg", "BitXorAgg"}
 # How the analyser marks the column that a session window becomes.
 _SESSION_MARK = "spark.sessionWindow"
-# These add up: with fractions, the last bits depend on the order.
-_ADDING = {"Sum", "Average"}
 _INEXACT = {"double", "float"}
 
 
@@ -56,9 +55,26 @@ def _in_expression(expression: Any) -> str | None:  # noqa: ANN401  a JVM object
         function = inner.getClass().getSimpleName()
         if function not in _SAFE_AGGREGATES:
             return f"{inner.prettyName()}, which depends on the order of rows or is not known"
-        if function in _ADDING and inner.children().apply(0).dataType().typeName() in _INEXACT:
+        if not _adds_exactly(function, str(inner.children().apply(0).dataType().typeName())):
             return f"{inner.prettyName()} of fractions, whose last bits depend on the order"
     return None
+
+
+def _adds_exactly(function: str, added: str) -> bool:
+    """Say whether an aggregate comes to the same in any order; Spark averages whole numbers as fractions too."""
+    if function == "Average":
+        return added.startswith("decimal")
+    return function != "Sum" or added not in _INEXACT
+
+
+def refuse_unmergeable(name: str, frame: DataFrame) -> None:
+    """Refuse to follow a segment in large micro-batches if that could change its state."""
+    reason = unmergeable(frame)
+    if reason is not None:
+        raise PipelineError(
+            f"segment {name!r} cannot be followed in large micro-batches: it uses {reason}",
+            hint="protect it with ab.ActiveStandby() or ab.PassiveStandby(store=…)",
+        )
 
 
 def _items(sequence: Any) -> list[Any]:  # noqa: ANN401  a Scala sequence

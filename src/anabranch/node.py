@@ -14,6 +14,7 @@ import os
 import signal
 import threading
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from anabranch.agent import Agent
@@ -22,9 +23,9 @@ from anabranch.clock import Clock, SystemClock
 from anabranch.detector import Progress, ProgressWatch
 from anabranch.durable import write_atomic
 from anabranch.errors import Deposed
-from anabranch.hosting import Hosting, Setup, last_epoch
+from anabranch.hosting import Hosting, Setup
 from anabranch.keeping import Keepers
-from anabranch.lease import Holder
+from anabranch.lease import Holder, Lease
 from anabranch.loading import load_pipeline
 from anabranch.node_options import NodeOptions
 from anabranch.peers import Peers
@@ -64,6 +65,7 @@ class Node:
         self._keepers = Keepers(self._work.path, kept, self._clock, self._work.note)
         self._peers = Peers(self._work, options.name, self._clock)
         self._hosting: Hosting | None = None
+        self._roles: dict[str, Lease] = {}
         self._leases: dict[str, Holder] = {}
         self._free_since_s: dict[str, float] = {}
         self._progress: dict[str, ProgressWatch] = {}
@@ -97,9 +99,11 @@ class Node:
         hosting = Hosting(self._setup, spark, assembly, self._keepers, lambda: self._stop)
         hosting.assemble()
         self._hosting = hosting
+        names = [*self._setup.segments, *self._setup.graph.sinks, _PACER]
+        self._roles = {role: self._work.lease(role) for role in names}
         self._phase = "running"
-        self._note("started", node=self._options.name, pid=os.getpid())
-        last = max(last_epoch(hosting.channels[name]) for name in self._setup.graph.sources)
+        self._setup.note("started", node=self._options.name, pid=os.getpid())
+        last = max(hosting.channels[name].last_epoch() for name in self._setup.graph.sources)
         in_order = False
         try:
             self._look_after(hosting, last if self._options.replay else None)
@@ -164,8 +168,8 @@ class Node:
     def _look_at_roles(self, hosting: Hosting) -> None:
         """Take what is free, step down from what is another's, and stand by where that is asked for."""
         self._peers.look()
-        for role in [*self._setup.segments, *self._setup.graph.sinks, _PACER]:
-            holder = self._work.lease(role).holder()
+        for role, lease in self._roles.items():
+            holder = lease.holder()
             view = self._view(hosting, role, holder)
             decision = decide(view)
             if decision.do == "step down":
@@ -187,14 +191,14 @@ class Node:
             self._free_since_s.pop(role, None)
             return view
         since_s = self._free_since_s.setdefault(role, now_s)
-        return RoleView(holder, mine, suspicion, first=view.first, free_s=now_s - since_s)
+        return replace(view, free_s=now_s - since_s)
 
     def _stalled(self, hosting: Hosting, role: str, holder: Holder, now_s: float) -> str | None:
         if role not in self._setup.segments:
             return None
         inputs = self._setup.segments[role].inputs
-        waiting = min(last_epoch(hosting.channels[name]) for name in inputs)
-        seen = Progress(holder.generation, waiting, last_epoch(hosting.channels[role]))
+        waiting = min(hosting.channels[name].last_epoch() for name in inputs)
+        seen = Progress(holder.generation, waiting, hosting.channels[role].last_epoch())
         if role not in self._progress:
             self._progress[role] = ProgressWatch(self._peers.limits, seen, now_s)
         return self._progress[role].suspicion(seen, now_s)
@@ -202,7 +206,7 @@ class Node:
     def _take(self, hosting: Hosting, role: str, holder: Holder | None, reason: str) -> None:
         began_s = self._clock.now_s()
         try:
-            mine = self._work.lease(role).take(self._options.name, after=holder, life=self._life)
+            mine = self._roles[role].take(self._options.name, after=holder, life=self._life)
         except Deposed:
             return  # another was faster
         self._leases[role] = mine
@@ -218,12 +222,12 @@ class Node:
         if holder is not None and holder.node != self._options.name:
             took_s = self._clock.now_s() - began_s
             parties = {"role": role, "from": holder.node, "to": self._options.name, "generation": mine.generation}
-            self._note("took over", **parties, reason=reason, takeover_s=took_s)
+            self._setup.note("took over", **parties, reason=reason, takeover_s=took_s)
 
     def _step_down(self, hosting: Hosting, role: str, reason: str) -> None:
         """Give up a role that another node has taken; what was in hand can no longer do harm."""
         del self._leases[role]
-        self._note("stepped down", role=role, node=self._options.name, reason=reason)
+        self._setup.note("stepped down", role=role, node=self._options.name, reason=reason)
         if role in self._setup.segments:
             hosting.end_unit(role)
         elif role == _PACER:
@@ -236,11 +240,8 @@ class Node:
             role not in self._leases
             and role not in hosting.standbys
             and isinstance(self._setup.strategies.get(role), ActiveStandby | TrailingStandby)
-            and last_epoch(hosting.channels[role]) >= 0
+            and hosting.channels[role].last_epoch() >= 0
         )
-
-    def _note(self, kind: str, **fields: Any) -> None:  # noqa: ANN401  JSON
-        self._work.note(kind, **fields, at=self._clock.now_s())
 
     # Commands
 
@@ -250,8 +251,7 @@ class Node:
         return {"name": self._options.name, "pid": os.getpid(), "phase": self._phase, "hanging_s": hanging_s}
 
     def _status(self, _: dict[str, Any]) -> dict[str, Any]:
-        generations = {role: holder.generation for role, holder in dict(self._leases).items()}
-        units = [] if self._hosting is None else self._hosting.status(generations)
+        units = [] if self._hosting is None else self._hosting.status()
         return {"name": self._options.name, "pid": os.getpid(), "phase": self._phase, "units": units}
 
     def _on_stop(self, body: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from anabranch.channel.channel import Channel
 from anabranch.durable import TEMPORARY_PREFIX
 from anabranch.errors import StoreError, WorkDirectoryError
 from anabranch.keeper.restoring import Found, bring, fetch, find_versions, inside
-from anabranch.store.opening import namespaces, open_store
+from anabranch.store.opening import namespaces
 from anabranch.store.store import without_password
 
 
@@ -102,11 +102,8 @@ def _identity(found: Mapping[str, list[Found]]) -> dict[str, Any]:
     for some in sorted((all_of[0] for all_of in found.values()), key=lambda some: -some.version.at_s):
         for file in some.version.files:
             if file.path == "identity.json":
-                store = open_store(some.url, some.namespace, writing=False)
-                try:
+                with some.opened() as store:
                     content: dict[str, Any] = json.loads(fetch(store, file))
-                finally:
-                    store.close()
                 return content
     raise StoreError(
         "the versions in the stores do not say what pipeline they are of",
@@ -115,14 +112,11 @@ def _identity(found: Mapping[str, list[Found]]) -> dict[str, Any]:
 
 
 def _bring_all(some: Found, directory: Path) -> None:
-    store = open_store(some.url, some.namespace, writing=False)
-    try:
+    with some.opened() as store:
         for file in some.version.files:
             target = directory / inside(file.path)
             if not target.exists():
                 bring(store, file, target)
-    finally:
-        store.close()
 
 
 def _begin_where_kept(path: Path) -> None:

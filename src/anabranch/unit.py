@@ -134,7 +134,7 @@ class Unit:
         self._built = built
         self._place = place
         self._events = events
-        self._generation = -1 if generation is None else generation
+        self.generation = -1 if generation is None else generation
         self._promoted = threading.Event()
         if generation is not None:
             self._promoted.set()
@@ -211,7 +211,7 @@ class Unit:
         if self._built.segment.steps[0].function is not None:
             return 0
         floor = max(channel.ledger.floor() for channel in self._place.inputs.values())
-        producer = Producer(self.name, self.run, self._generation)
+        producer = Producer(self.name, self.run, self.generation)
         self._place.output.begin_after(floor, producer, self._clock.now_s())
         return floor + 1
 
@@ -288,7 +288,7 @@ class Unit:
                 raise Deposed(f"unit {self.name!r} is stopped while it withholds epoch {planned.epoch}")
         manifest = Manifest(
             epoch=planned.epoch,
-            producer=Producer(self.name, self.run, self._generation),
+            producer=Producer(self.name, self.run, self.generation),
             released_s=self._clock.now_s(),
             rows=share.rows,
             digest=share.digest,
@@ -328,7 +328,7 @@ class Unit:
 
         Opens the gate; epochs up to `at_once`, which others have published, are caught up with in one micro-batch.
         """
-        self._generation = generation
+        self.generation = generation
         self._promoted.set()
         self._inputs.open_gate(Gate(at_once))
 

@@ -130,6 +130,11 @@ class Channel:
             raise Corrupt(f"{where} holds the manifest of epoch {manifest.epoch}")
         return manifest
 
+    def last_epoch(self) -> int:
+        """Return the newest epoch, -1 if there is none."""
+        last = self.ledger.last()
+        return -1 if last is None else last
+
     def release(self, manifest: Manifest) -> Outcome:
         """Publish an epoch, once: the first manifest claimed at its slot is the epoch, forever.
 

@@ -6,7 +6,6 @@ import json
 import sys
 import time
 import uuid
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,7 +17,7 @@ from rich.table import Table
 from anabranch.agent import ask
 from anabranch.cli.places import DEFAULT_ROOT, JsonOption, TraceOption, WorkOption
 from anabranch.errors import AgentError, PipelineError
-from anabranch.launcher import Launcher, NodeEnded
+from anabranch.launcher import Fleet, NodeEnded
 from anabranch.loading import load_pipeline
 from anabranch.node_options import NodeOptions
 from anabranch.watching import Watch
@@ -67,7 +66,7 @@ def run(  # noqa: PLR0913  every option of the command is a parameter
         retain_epochs=_retain(retain),
         session=uuid.uuid4().hex,
     )
-    fleet = _Fleet(options, nodes)
+    fleet = Fleet(options, nodes)
     opened = Work.open(directory)
     view = _View(Watch(opened), as_json=as_json)
     stops = 0
@@ -89,32 +88,6 @@ def run(  # noqa: PLR0913  every option of the command is a parameter
                 fleet.terminate()
                 raise
     view.finish(fleet.restarts)
-
-
-class _Fleet:
-    """The nodes of one run."""
-
-    def __init__(self, options: NodeOptions, nodes: int) -> None:
-        launchers = [Launcher(replace(options, name=f"node-{number + 1}")) for number in range(nodes)]
-        self._nodes = [
-            (launcher, launcher.start() if number == 0 else launcher.join())
-            for number, launcher in enumerate(launchers)
-        ]
-
-    @property
-    def restarts(self) -> int:
-        """How often a node was started again."""
-        return sum(node.restarts for _, node in self._nodes)
-
-    def poll(self) -> bool:
-        """Start again the nodes that died; False once all have ended. Raises what one ended with."""
-        running = [launcher.poll(node) for launcher, node in self._nodes]
-        return any(running)
-
-    def terminate(self) -> None:
-        """End every node at once."""
-        for _, node in self._nodes:
-            node.process.terminate()
 
 
 def _stop(work: Work, *, now: bool) -> int:

@@ -8,7 +8,6 @@ they are there.
 from __future__ import annotations
 
 import os
-import re
 import struct
 import zipfile
 from pathlib import Path
@@ -16,13 +15,14 @@ from pathlib import Path
 import pyarrow as pa
 import xxhash
 
+from anabranch.keeper.contents import state_version
+
 _MAGIC = b"LZ4Block"
 # Magic, token, compressed and original length, checksum of the original.
 _HEADER = struct.Struct("<8sBiiI")
 _RAW = 0x10
 _SEED = 0x9747B28C
 _CHECKSUM_MASK = 0xFFFFFFF
-_VERSION = re.compile(r"^(\d+)(?:_[0-9a-f-]{36})?\.(?:changelog|zip|delta|snapshot)$")
 
 
 def state_file_problem(path: Path) -> str | None:
@@ -72,5 +72,5 @@ def newest_state_version(checkpoint: Path) -> int:
     """Return the newest version of any state store, 0 if there is none."""
     found = [0]
     for _, _, names in os.walk(checkpoint / "state"):
-        found += [int(match[1]) for match in map(_VERSION.match, names) if match]
+        found += filter(None, map(state_version, names))
     return max(found)

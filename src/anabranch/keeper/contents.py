@@ -32,6 +32,12 @@ _STATE_FILE = re.compile(r"^(\d+)(?:_([0-9a-f-]{36}))?\.(changelog|zip|delta|sna
 _SNAPSHOTS = "SSTs"
 
 
+def state_version(name: str) -> int | None:
+    """Return the version that a state file is of, None for another file."""
+    match = _STATE_FILE.match(name)
+    return None if match is None else int(match[1])
+
+
 @dataclass(frozen=True)
 class _StateFile:
     """A versioned file of one state store."""

@@ -44,6 +44,10 @@ class Found:
         """The work directory it was kept from, as stores name it."""
         return self.namespace.partition("/")[0]
 
+    def opened(self) -> contextlib.closing[Store]:
+        """Open the store it is in, for reading, until the end of a `with`."""
+        return contextlib.closing(open_store(self.url, self.namespace, writing=False))
+
 
 def find_versions(urls: Iterable[str], prefix: str = "") -> dict[str, list[Found]]:
     """Return the versions of every unit in namespaces with a prefix, newest first.
@@ -67,15 +71,12 @@ def find_versions(urls: Iterable[str], prefix: str = "") -> dict[str, list[Found
 
 
 def _readable_versions(url: str, namespace: str) -> Iterator[Version]:
-    store = open_store(url, namespace, writing=False)
-    try:
+    with contextlib.closing(open_store(url, namespace, writing=False)) as store:
         for key in store.keys(PREFIX):
             with contextlib.suppress(Corrupt):
                 record = store.read(key)
                 if record is not None:
                     yield decode(record, key)
-    finally:
-        store.close()
 
 
 def restore_unit(stores: Iterable[str], home: str, unit: str, directory: Path) -> Version | None:
@@ -83,11 +84,8 @@ def restore_unit(stores: Iterable[str], home: str, unit: str, directory: Path) -
     found = find_versions(stores, f"{home}/{unit}/").get(unit)
     if not found:
         return None
-    store = open_store(found[0].url, found[0].namespace, writing=False)
-    try:
+    with found[0].opened() as store:
         materialise(store, found[0].version, directory)
-    finally:
-        store.close()
     return found[0].version
 
 
