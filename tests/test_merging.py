@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.strategies.trailing_standby import merge_end
+from anabranch.strategies.strategy import merge_end
 
 TABLE = [
     # at, published, late epochs, end

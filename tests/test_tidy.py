@@ -23,10 +23,10 @@ LAYERS = (
     "ledger store",
     (
         "sources sinks channel keeper guarantee pipeline segments settings lease detector roles placement "
-        "checkpoint execution merging plans failures loading strategies"
+        "checkpoint execution merging spans plans failures loading strategies takeovers"
     ),
-    "unit session planner pacing pacer delivery keeping",
-    "node node_options node_process hosting agent peers work assembly presence",
+    "unit runs session planner pacing pacer delivery keeping",
+    "node node_options node_process hosting replicas setup agent peers work assembly presence",
     "oracle launcher reading status watching rebuilding doctor",
     "cli chaos bench testing",
 )

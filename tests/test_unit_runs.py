@@ -20,7 +20,9 @@ from anabranch.channel.manifest import Manifest, Part, Producer
 from anabranch.channel.writer import PartsPlan, TaskShare, Written
 from anabranch.clock import ManualClock
 from anabranch.errors import Corrupt, Misaligned, Trimmed
-from anabranch.unit import Unit, UnitEvents, UnitPlace, new_run, newest_commit
+from anabranch.runs import new_run, newest_commit
+from anabranch.spans import NO_STATE
+from anabranch.unit import Unit, UnitEvents, UnitPlace
 from fake_task import inside_task
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -74,6 +76,7 @@ class Home:
             frame=FakeFrame(),
             leaves=("a", "b"),
             stateful=False,
+            span=NO_STATE,
         )
         events = UnitEvents(
             released=lambda _, manifest: self.released.append(manifest.epoch), diverged=self.diverged.append
@@ -173,15 +176,17 @@ def test_files_of_an_earlier_boot_are_not_trusted(home, monkeypatch):
     life.whole(2, 1)
     (life.checkpoint / "offsets" / "2").write_bytes(b"")
     monkeypatch.setattr("anabranch.unit.boot_id", lambda: "another")
+    monkeypatch.setattr("anabranch.runs.boot_id", lambda: "another")
     heir = home.unit()
     assert heir.prepare(lambda directory: shutil.copytree(kept, directory)) == 1
-    assert newest_commit(home.directory, "another")[0] == heir.run
+    assert newest_commit(home.directory, boot="another")[0] == heir.run
 
 
 def test_without_a_store_files_of_an_earlier_boot_are_all_there_is(home, monkeypatch):
     """They are used: most crashes of a system take nothing that is older than half a minute."""
     Life(home).whole(0, 1)
     monkeypatch.setattr("anabranch.unit.boot_id", lambda: "another")
+    monkeypatch.setattr("anabranch.runs.boot_id", lambda: "another")
     assert home.unit().prepare() == 0
 
 
@@ -326,7 +331,7 @@ def test_state_ahead_of_the_output_is_refused(home, tmp_path):
     """State of an epoch that was never published means that the output was damaged."""
     Life(home).whole(0, 1)
     home.output = Channel.create(tmp_path / "emptied", ChannelSpec("counts", SCHEMA))
-    with pytest.raises(Corrupt, match="'counts' has state of epoch 0, but its output ends at epoch None") as caught:
+    with pytest.raises(Corrupt, match="'counts' has state of epoch 0, but its output has 0 epochs") as caught:
         Life(home)
     assert caught.value.hint
 

@@ -9,12 +9,13 @@ from anabranch.reading import Epoch, read_channel
 from anabranch.settings import Settings
 from anabranch.sinks import call, console, jsonl, parquet
 from anabranch.sources import generate_words, read_csv, read_jsonl, read_parquet, read_text
-from anabranch.strategies import ActiveStandby, PassiveStandby, TrailingStandby
+from anabranch.strategies import ActiveStandby, Amnesia, PassiveStandby, TrailingStandby, UpstreamBackup
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ActiveStandby",
+    "Amnesia",
     "AnabranchError",
     "Epoch",
     "PassiveStandby",
@@ -22,6 +23,7 @@ __all__ = [
     "Settings",
     "Stream",
     "TrailingStandby",
+    "UpstreamBackup",
     "call",
     "console",
     "generate_words",

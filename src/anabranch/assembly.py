@@ -15,8 +15,8 @@ from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.reader import ReadOptions, stream
 from anabranch.pipeline import Graph
 from anabranch.plans import BuiltSegment, build_segment
+from anabranch.runs import new_run
 from anabranch.segments import Segment
-from anabranch.unit import new_run
 from anabranch.work import Work
 
 if TYPE_CHECKING:

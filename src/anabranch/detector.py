@@ -44,18 +44,23 @@ class NodeWatch:
         # Whoever has just come is busy starting, and so is the machine.
         self._usual_s = limits.silent_s
         self._looked_s = now_s
+        self._heard_s = now_s
 
     def heard(self, hanging_s: float, now_s: float, took_s: float = 0.0) -> None:
         """Note an answer and how long it took, and for how long the node's main loop had not come round then."""
         self._usual_s = max(took_s, _FORGETTING * self._usual_s)
         self._silent_s = 0.0
-        self._looked_s = now_s
+        self._looked_s = self._heard_s = now_s
         self._hanging_s = hanging_s
         self._gone = False
 
     def refused(self) -> None:
         """Note that nobody listens where the node should: its process is dead. No need to wait."""
         self._gone = True
+
+    def since_heard_s(self, now_s: float) -> float:
+        """Return how long ago the node last answered."""
+        return now_s - self._heard_s
 
     def suspicion(self, now_s: float) -> str | None:
         """Say why the node is suspected, None if it is not. To be asked at least as often as pings are sent."""

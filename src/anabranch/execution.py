@@ -58,6 +58,15 @@ class QueryInternals:
                 values[key] = seen if before is None else max(before, seen)
         return [values.get(operator) for operator in self._operators]
 
+    def seen_ms(self) -> tuple[int | None, ...]:
+        """Return, for each watermark in plan order, the newest event time that the batch just executed brought."""
+        found: dict[str, int] = {}
+        for node in self._executed("EventTimeWatermarkExec"):
+            statistics = node.eventTimeStats().value()
+            if statistics.count() > 0:
+                found[str(node.nodeId())] = int(statistics.max())
+        return tuple(found.get(operator) for operator in self._operators)
+
     def restore_operator_watermarks(self, values: list[int | None]) -> None:
         """Give a query that has not run a batch yet the watermarks its predecessor had."""
         jvm = self._gateway.jvm
@@ -101,6 +110,11 @@ def walk(plan: Any) -> list[Any]:  # noqa: ANN401  a JVM object
             break
         nodes.append(node)
     return nodes
+
+
+def items(sequence: Any) -> list[Any]:  # noqa: ANN401  a JVM object
+    """Return the elements of a Scala sequence."""
+    return [sequence.apply(index) for index in range(sequence.size())]
 
 
 def _nodes(plan: Any, name: str) -> list[Any]:  # noqa: ANN401  a JVM object

@@ -11,59 +11,38 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anabranch.assembly import Assembly, Plan
+from anabranch.assembly import Assembly
 from anabranch.channel.channel import Channel
 from anabranch.channel.manifest import Manifest
-from anabranch.clock import Clock
 from anabranch.delivery import Delivery
 from anabranch.durable import write_atomic
-from anabranch.errors import AnabranchError, Diverged, Trimmed
+from anabranch.errors import Diverged
 from anabranch.failures import MALFORMED, Failure, judge, poison, sink_failure
 from anabranch.keeper.surroundings import Surroundings
 from anabranch.keeping import Keepers
-from anabranch.merging import refuse_unmergeable
-from anabranch.node_options import NodeOptions
 from anabranch.pacer import Downstream, PacedSource, Pacer, noted_position
 from anabranch.pacing import trim_floor
-from anabranch.pipeline import Graph
 from anabranch.plans import spark_message
-from anabranch.segments import Segment, depth
+from anabranch.replicas import Replicas
+from anabranch.segments import depth
+from anabranch.setup import Setup
 from anabranch.sinks.sink import Delivery as SinkDelivery
 from anabranch.sources.locate import locate_record, malformed_record
-from anabranch.strategies import Strategy, TrailingStandby
-from anabranch.strategies.trailing_standby import merge_end
-from anabranch.unit import OPEN, Unit, UnitEvents, UnitPlace
-from anabranch.work import Work
+from anabranch.strategies import UpstreamBackup
+from anabranch.strategies.upstream_backup import known_past, low_epoch
+from anabranch.unit import Unit, UnitEvents
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PACE_POLL_S = 0.01
-# A standby that could not be begun is tried again after this long.
-_NO_STANDBY_S = 5.0
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What a node knows before it hosts anything."""
-
-    graph: Graph
-    segments: dict[str, Segment]
-    consumers: dict[str, tuple[str, ...]]
-    strategies: dict[str, Strategy]
-    work: Work
-    options: NodeOptions
-    clock: Clock
-    life: str
-
-    def note(self, kind: str, **fields: Any) -> None:  # noqa: ANN401  JSON
-        """Append one line to the history."""
-        self.work.note(kind, **fields, at=self.clock.now_s())
+# What a standby is doing, by strategy; all others wait at their gate.
+_TEMPERATURES = {"active": "active", "trailing": "trailing"}
 
 
 class Hosting:
@@ -78,120 +57,49 @@ class Hosting:
         self._keepers = keepers
         self._stop = stop
         self._wake = threading.Condition()
-        self._built: dict[str, Plan] = {}
-        self._no_standby_until_s: dict[str, float] = {}
-        self._followed_s: dict[str, float] = {}
+        self._kept: dict[str, str] = {}
         self._unkept: str | None = None
         self._pacing: threading.Event | None = None
+        events = UnitEvents(released=self._on_release, diverged=self._on_divergence)
+        self.replicas = Replicas(setup, spark, assembly, events, keepers.restore)
         self.error: BaseException | None = None
-        self.primaries: dict[str, Unit] = {}
-        self.standbys: dict[str, Unit] = {}
         self.deliveries: dict[str, Delivery] = {}
-        self.channels: dict[str, Channel] = {}
+        # When each unit that is led here first published something of its own.
+        self.first_output_s: dict[str, float] = {}
 
     def assemble(self) -> None:
         """Build every segment, and make or open the channels."""
         self._assembly.check(sinks=not self._setup.options.replay)
-        self._built = self._assembly.build_all()
-        for name, plan in self._built.items():
-            if isinstance(self._setup.strategies.get(name), TrailingStandby):
-                refuse_unmergeable(name, plan.built.frame)
+        self.replicas.assemble()
         self._keepers.belong_to(self._setup.graph.name, self._assembly.work_id)
-        names = [*self._setup.graph.sources, *self._setup.segments]
-        self.channels = {name: self._setup.work.channel(name) for name in names}
+
+    @property
+    def channels(self) -> dict[str, Channel]:
+        """The channels of the pipeline."""
+        return self.replicas.channels
 
     # Units
 
-    def begin_primary(self, name: str, generation: int) -> None:
-        """Run a unit from where any run of it got to, or go on with the standby that is here."""
-        unit = self.standbys.pop(name, None)
-        if unit is not None and unit.failure() is None:
-            unit.promote(generation, self._merge_end(name, unit) if name in self._followed_s else -1)
-        else:
-            unit = self._unit(name, generation)
-            unit.prepare(lambda directory: self._keepers.restore(name, directory))
-            unit.start(self._spark)
-        self.primaries[name] = unit
-        sources = tuple(self.channels[source] for source in self._setup.graph.sources)
-        around = Surroundings(self._setup.work.path, sources, self.channels[name], self._setup.consumers[name])
-        self._keepers.begin(name, unit.run, self._setup.segments[name].inputs, around)
-        if len(self.primaries) + len(self.standbys) == 1:
-            unit.wait_until_polled()
-
-    def stand_by(self, name: str) -> None:
-        """Run a unit beside its primary: an active standby withholds what it has, a trailing one follows at times.
-
-        If it cannot be begun there is none for a while: the primary's files may go while they are linked.
-        """
-        now_s = self._setup.clock.steady_s()
-        if now_s < self._no_standby_until_s.get(name, now_s):
-            return
-        try:
-            self._begin_standby(name)
-        except (OSError, AnabranchError) as error:
-            self._no_standby_until_s[name] = now_s + _NO_STANDBY_S
-            self._setup.note("standby failed", unit=name, error=str(error))
-
-    def _begin_standby(self, name: str) -> None:
-        unit = self._unit(name, None)
-        unit.prepare()
-        unit.remove_former_runs()
-        trails = isinstance(self._setup.strategies.get(name), TrailingStandby)
-        unit.start(self._spark, None if trails else OPEN)
-        if trails:
-            self._followed_s[name] = self._setup.clock.steady_s()
-        self.standbys[name] = unit
-        if len(self.primaries) + len(self.standbys) == 1:
-            unit.wait_until_polled()
-
-    def follow(self) -> None:
-        """Let trailing standbys follow their primaries, if it is time."""
-        now_s = self._setup.clock.steady_s()
-        for name, unit in self.standbys.items():
-            strategy = self._setup.strategies.get(name)
-            if isinstance(strategy, TrailingStandby) and now_s - self._followed_s[name] >= strategy.every_s:
-                end = self._merge_end(name, unit)
-                if end > unit.committed():
-                    unit.follow(end)
-                    self._followed_s[name] = now_s
-
-    def _merge_end(self, name: str, unit: Unit) -> int:
-        channel = self.channels[name]
-
-        def late(epoch: int) -> bool:
-            try:
-                manifest = channel.manifest(epoch)
-            except Trimmed:
-                return True  # nobody knows
-            return manifest is None or manifest.late_rows > 0
-
-        return merge_end(unit.committed(), channel.last_epoch(), late)
-
-    def _unit(self, name: str, generation: int | None) -> Unit:
-        plan = self._built.pop(name, None) or self._assembly.build(name)
-        place = UnitPlace(
-            directory=self._setup.work.unit_path(name),
-            inputs={read: self.channels[read] for read in plan.built.segment.inputs},
-            output=self.channels[name],
-            node=self._setup.options.name,
-        )
-        events = UnitEvents(released=self._on_release, diverged=self._on_divergence)
-        return Unit(plan.built, place, events, run=plan.run, generation=generation, clock=self._setup.clock)
-
-    def end_unit(self, name: str) -> None:
-        """End whatever replica of a unit is here."""
-        self._keepers.end(name)
-        self._followed_s.pop(name, None)
-        for replicas in (self.primaries, self.standbys):
-            unit = replicas.pop(name, None)
-            if unit is not None:
-                unit.stop()
+    def reconcile(self, held: Mapping[str, int]) -> None:
+        """Bring the replicas towards what this node leads, and keep the primaries in their stores."""
+        self.replicas.reconcile(held)
+        for name, unit in self.replicas.primaries.items():
+            if self._kept.get(name) != unit.run:
+                self._kept[name] = unit.run
+                sources = tuple(self.channels[source] for source in self._setup.graph.sources)
+                around = Surroundings(self._setup.work.path, sources, self.channels[name], self._setup.consumers[name])
+                self._keepers.begin(name, unit.run, self._setup.segments[name].inputs, around)
+        for name in [name for name in self._kept if name not in self.replicas.primaries]:
+            del self._kept[name]
+            self.first_output_s.pop(name, None)
+            self._keepers.end(name)
 
     def _on_release(self, name: str, manifest: Manifest | None) -> None:
-        unit = self.primaries.get(name)
+        unit = self.replicas.primaries.get(name)
         if manifest is not None and unit is not None and manifest.producer.run == unit.run:
             # Progress. An epoch that was only executed again is none: its commit may be what fails.
             self._failures_path(name).unlink(missing_ok=True)
+            self.first_output_s.setdefault(name, self._setup.clock.now_s())
         with self._wake:
             self._wake.notify_all()
 
@@ -209,16 +117,10 @@ class Hosting:
         """Start again what failed here, if that makes sense; raise if it does not."""
         if self.error is not None:
             raise self.error
-        for name, unit in list(self.primaries.items()):
+        for name, unit in list(self.replicas.primaries.items()):
             failure = unit.failure()
             if failure is not None and self._stop() != "now":
                 self._on_failure(name, unit, failure)
-        for name, unit in list(self.standbys.items()):
-            failure = unit.failure()
-            if failure is not None and self._stop() != "now":
-                self._setup.note("standby failed", unit=name, error=spark_message(failure))
-                self.end_unit(name)
-                self.stand_by(name)
         for delivery in self.deliveries.values():
             failure = delivery.failure()
             if failure is not None:
@@ -235,8 +137,7 @@ class Hosting:
         if judge(history, failure) == "fail":
             raise poison(name, failure) from error
         write_atomic(path, json.dumps([asdict(past) for past in [*history, failure]]).encode())
-        self.end_unit(name)
-        self.begin_primary(name, unit.generation)
+        self.replicas.end(name)
 
     def _explained(self, unit: Unit, error: BaseException) -> str:
         """Say why a query failed; a malformed record is looked up, so that people need not."""
@@ -341,8 +242,15 @@ class Hosting:
 
     def declare_safe(self) -> None:
         """Tell every channel what the primaries and sinks here will never need again."""
-        for name, unit in self.primaries.items():
-            unit.declare_safe(self._keepers.kept_epoch(name))
+        for name, unit in self.replicas.primaries.items():
+            if isinstance(self.replicas.strategy(name), UpstreamBackup):
+                view = self.replicas.view(name)
+                low = low_epoch(known_past(view), view.span)
+                # What tells where a replay begins is in the unit's own manifests: it is a reader of its own output.
+                self.channels[name].declare_safe(name, low - 1)
+                unit.declare_safe(low - 1)
+            else:
+                unit.declare_safe(self._keepers.kept_epoch(name))
         for delivery in self.deliveries.values():
             delivery.declare_safe()
 
@@ -356,6 +264,8 @@ class Hosting:
             safe = [channel.safe(unit) for unit in readers]
             if name in graph.sources:
                 safe.append(noted_position(channel))
+            elif isinstance(self.replicas.strategy(name), UpstreamBackup):
+                safe.append(channel.safe(name))
             exits = not any(reader in self._setup.segments for reader in readers) or any(
                 reader in graph.sinks for reader in readers
             )
@@ -369,7 +279,7 @@ class Hosting:
     def finished(self, last: int) -> bool:
         """Say whether everything up to an epoch is published, committed here, and delivered."""
         published = [self.channels[name].last_epoch() for name in self._setup.segments]
-        committed = [unit.committed() for unit in self.primaries.values()]
+        committed = [unit.committed() for unit in self.replicas.primaries.values()]
         delivered = [] if self._setup.options.replay else self.delivered()
         return min([*published, *committed, *delivered]) >= last
 
@@ -378,22 +288,31 @@ class Hosting:
         self.end_pacer()
         for name in list(self.deliveries):
             self.end_sink(name)
-        for unit in [*self.primaries.values(), *self.standbys.values()]:
-            unit.stop()
+        self.replicas.end_all()
         self._keepers.finish(in_order=in_order)
 
     def status(self) -> list[dict[str, Any]]:
         """Return what is known of the replicas here."""
-        replicas = [("primary", dict(self.primaries)), ("standby", dict(self.standbys))]
-        return [
+        primaries = [
             {
-                "unit": name,
-                "role": role,
-                "generation": unit.generation if role == "primary" else None,
-                "epoch": unit.committed(),
-                "temperature": ("trailing" if name in self._followed_s else "active") if role == "standby" else None,
-                "stores": self._keepers.status(name) if role == "primary" else [],
+                **_replica(name, "primary", unit),
+                "generation": unit.generation,
+                "temperature": None,
+                "stores": self._keepers.status(name),
             }
-            for role, units in replicas
-            for name, unit in units.items()
+            for name, unit in dict(self.replicas.primaries).items()
         ]
+        standbys = [
+            {
+                **_replica(name, "standby", standby.unit),
+                "generation": None,
+                "temperature": _TEMPERATURES.get(self.replicas.strategy(name).name, "gated"),
+                "stores": [],
+            }
+            for name, standby in dict(self.replicas.standbys).items()
+        ]
+        return [*primaries, *standbys]
+
+
+def _replica(name: str, role: str, unit: Unit) -> dict[str, Any]:
+    return {"unit": name, "role": role, "epoch": unit.committed()}

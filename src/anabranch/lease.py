@@ -15,11 +15,15 @@ from anabranch.ledger.ledger import Ledger
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a generation: a node, in one of its lives. A node that was started again is not the one that died."""
+    """Who holds a generation: a node, in one of its lives. A node that was started again is not the one that died.
+
+    `planned` says that it took over from a holder that was well: that one goes on until the successor is ready.
+    """
 
     generation: int
     node: str
     life: str = ""
+    planned: bool = False
 
 
 class Lease:
@@ -36,17 +40,18 @@ class Lease:
         record = self._ledger.read(generation)
         try:
             fields = json.loads(record or b"")
-            return Holder(generation, str(fields["node"]), str(fields.get("life", "")))
+            return Holder(generation, str(fields["node"]), str(fields.get("life", "")), fields.get("planned") is True)
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(f"generation {generation} of a lease is unreadable: {error}") from error
 
-    def take(self, node: str, *, after: Holder | None, life: str = "") -> Holder:
+    def take(self, node: str, *, after: Holder | None, life: str = "", planned: bool = False) -> Holder:
         """Claim the generation after the one that was seen; `Deposed` if another node was faster."""
         generation = after.generation + 1 if after is not None else 0
-        claim = self._ledger.claim(generation, json.dumps({"node": node, "life": life}).encode())
+        record = {"node": node, "life": life, "planned": planned}
+        claim = self._ledger.claim(generation, json.dumps(record).encode())
         if not claim.won:
             raise Deposed(f"generation {generation} was taken by {json.loads(claim.record)['node']!r}")
-        return Holder(generation, node, life)
+        return Holder(generation, node, life, planned)
 
     def held_by(self, holder: Holder) -> bool:
         """Say whether a holder's generation is still the newest."""

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.errors import PipelineError
-from anabranch.execution import walk
+from anabranch.execution import items, walk
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 # Operators with state that do not come to the same state: their results depend on where batches end, or on order.
-_STATEFUL = {
+STATEFUL_OPERATORS = {
     "Deduplicate": "dropDuplicates",
     "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
     "Distinct": "distinct",
@@ -32,11 +31,11 @@ def unmergeable(frame: DataFrame) -> str | None:
     """Say what in a frame's plan depends on where micro-batches end or on the order of rows, None if nothing does."""
     for node in walk(frame._jdf.queryExecution().analyzed()):
         name = node.getClass().getSimpleName()
-        if name in _STATEFUL:
-            return _STATEFUL[name]
+        if name in STATEFUL_OPERATORS:
+            return STATEFUL_OPERATORS[name]
         if "State" in name or ("InPandas" in name and "Groups" in name):
             return f"a user function with state ({name})"
-        for expression in _items(node.expressions()):
+        for expression in items(node.expressions()):
             found = _in_expression(expression)
             if found is not None:
                 return found
@@ -65,17 +64,3 @@ def _adds_exactly(function: str, added: str) -> bool:
     if function == "Average":
         return added.startswith("decimal")
     return function != "Sum" or added not in _INEXACT
-
-
-def refuse_unmergeable(name: str, frame: DataFrame) -> None:
-    """Refuse to follow a segment in large micro-batches if that could change its state."""
-    reason = unmergeable(frame)
-    if reason is not None:
-        raise PipelineError(
-            f"segment {name!r} cannot be followed in large micro-batches: it uses {reason}",
-            hint="protect it with ab.ActiveStandby() or ab.PassiveStandby(store=…)",
-        )
-
-
-def _items(sequence: Any) -> list[Any]:  # noqa: ANN401  a Scala sequence
-    return [sequence.apply(index) for index in range(sequence.size())]

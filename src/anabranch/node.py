@@ -23,17 +23,19 @@ from anabranch.clock import Clock, SystemClock
 from anabranch.detector import Progress, ProgressWatch
 from anabranch.durable import write_atomic
 from anabranch.errors import Deposed
-from anabranch.hosting import Hosting, Setup
+from anabranch.hosting import Hosting
 from anabranch.keeping import Keepers
 from anabranch.lease import Holder, Lease
 from anabranch.loading import load_pipeline
 from anabranch.node_options import NodeOptions
 from anabranch.peers import Peers
 from anabranch.presence import refuse_if_used
-from anabranch.roles import RoleView, decide, free
+from anabranch.roles import ASKED, RoleView, decide, free
 from anabranch.segments import consumers, cut, strategies
 from anabranch.session import SessionOptions, build_session
-from anabranch.strategies import ActiveStandby, PassiveStandby, TrailingStandby
+from anabranch.setup import Setup
+from anabranch.strategies import PassiveStandby
+from anabranch.takeovers import Seen, Taken, Takeovers
 from anabranch.work import Work
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ _HOUSEKEEPING_S = 1.0
 # Sweeping reads every manifest that has parts; orphans are rare and do no harm in the meantime.
 _SWEEP_S = 60.0
 _PACER = "pacer"
+# A holder whose successor was planned goes on for at most this long.
+_LINGER_S = 60.0
 
 
 class Node:
@@ -69,6 +73,9 @@ class Node:
         self._leases: dict[str, Holder] = {}
         self._free_since_s: dict[str, float] = {}
         self._progress: dict[str, ProgressWatch] = {}
+        self._asked: set[str] = set()
+        self._lingering_s: dict[str, float] = {}
+        self._takeovers = Takeovers(self._setup.note)
         self._stop: str | None = None
         self._looked_s: float | None = None
         self._phase = "starting"
@@ -78,7 +85,8 @@ class Node:
     def run(self) -> None:
         """Run to the end; raises what it failed of."""
         refuse_if_used(self._work, self._options.name, only=self._options.name)
-        agent = Agent(self._work.token(), {"ping": self._ping, "status": self._status, "stop": self._on_stop})
+        commands = {"ping": self._ping, "status": self._status, "stop": self._on_stop, "take": self._on_take}
+        agent = Agent(self._work.token(), commands)
         agent.start()
         announcement = self._work.path / "nodes" / f"{self._options.name}.json"
         record = {"name": self._options.name, "pid": os.getpid(), "address": agent.address, "zone": None}
@@ -94,13 +102,16 @@ class Node:
             announcement.unlink(missing_ok=True)
 
     def _run(self) -> None:
+        names = [*self._setup.segments, *self._setup.graph.sinks, _PACER]
+        leases = {role: self._work.lease(role) for role in names}
+        if not self._wait_if_cold(leases):
+            return
         spark = self._session()
         assembly = Assembly(spark, self._setup.graph, self._setup.segments, self._work)
         hosting = Hosting(self._setup, spark, assembly, self._keepers, lambda: self._stop)
         hosting.assemble()
         self._hosting = hosting
-        names = [*self._setup.segments, *self._setup.graph.sinks, _PACER]
-        self._roles = {role: self._work.lease(role) for role in names}
+        self._roles = leases
         self._phase = "running"
         self._setup.note("started", node=self._options.name, pid=os.getpid())
         last = max(hosting.channels[name].last_epoch() for name in self._setup.graph.sources)
@@ -113,6 +124,32 @@ class Node:
             self._stop = "now"
             hosting.end(in_order=in_order)
             spark.stop()
+
+    def _wait_if_cold(self, leases: dict[str, Lease]) -> bool:
+        """Wait, without Spark, until this node is needed, if that is what every unit asks for; False: end."""
+        protections = [self._setup.strategies.get(name) for name in self._setup.segments]
+        idle = threading.Event()
+        while all(getattr(protection, "temperature", None) == "cold" for protection in protections):
+            self._phase = "cold"
+            self._peers.look()
+            self._looked_s = self._clock.steady_s()
+            holders = [lease.holder() for lease in leases.values()]
+            if None in holders and self._peers.first_announced():
+                break
+            if any(holder is not None and self._peers.suspicion(holder) is not None for holder in holders):
+                break
+            if self._stop is not None or self._ended():
+                return False
+            idle.wait(_LOOK_S)
+        self._looked_s = None
+        return True
+
+    def _ended(self) -> bool:
+        """Say whether everything that the nodes of this session were to do is done, as far as the ledgers tell."""
+        ending = self._work.ending(self._options.session)
+        if ending is None:
+            return False
+        return min(self._work.channel(name).last_epoch() for name in self._setup.segments) >= ending
 
     def _session(self) -> SparkSession:
         settings = self._setup.graph.settings
@@ -176,9 +213,17 @@ class Node:
                 self._step_down(hosting, role, decision.reason)
             elif decision.do == "take":
                 self._take(hosting, role, holder, decision.reason)
-            elif self._should_stand_by(hosting, role):
-                hosting.stand_by(role)
-        hosting.follow()
+        led = {role: mine.generation for role, mine in self._leases.items() if role in self._setup.segments}
+        hosting.reconcile(led)
+        self._takeovers.look(self._clock.now_s(), lambda role: self._seen(hosting, role))
+
+    def _seen(self, hosting: Hosting, role: str) -> Seen:
+        return Seen(
+            running=role in hosting.replicas.primaries,
+            first_output_s=hosting.first_output_s.get(role),
+            published=hosting.channels[role].last_epoch(),
+            waiting=min(hosting.channels[name].last_epoch() for name in self._setup.segments[role].inputs),
+        )
 
     def _view(self, hosting: Hosting, role: str, holder: Holder | None) -> RoleView:
         mine = self._leases.get(role)
@@ -186,12 +231,31 @@ class Node:
         suspicion = None
         if mine is None and holder is not None:
             suspicion = self._peers.suspicion(holder) or self._stalled(hosting, role, holder, now_s)
-        view = RoleView(holder, mine, suspicion, first=self._peers.first(), free_s=0.0)
+        view = RoleView(
+            holder,
+            mine,
+            suspicion,
+            first=self._peers.first(),
+            free_s=0.0,
+            asked=role in self._asked,
+            relieved=self._relieved(hosting, role, holder, mine),
+        )
         if free(view) is None:
             self._free_since_s.pop(role, None)
             return view
         since_s = self._free_since_s.setdefault(role, now_s)
         return replace(view, free_s=now_s - since_s)
+
+    def _relieved(self, hosting: Hosting, role: str, holder: Holder | None, mine: Holder | None) -> bool:
+        """Say whether a successor that was planned is at work, or has had its time."""
+        if mine is None or holder is None or holder.generation <= mine.generation or not holder.planned:
+            self._lingering_s.pop(role, None)
+            return True
+        now_s = self._clock.steady_s()
+        channel = hosting.channels[role]
+        last = channel.manifest(channel.last_epoch())
+        at_work = last is not None and last.producer.generation >= holder.generation
+        return at_work or now_s - self._lingering_s.setdefault(role, now_s) >= _LINGER_S
 
     def _stalled(self, hosting: Hosting, role: str, holder: Holder, now_s: float) -> str | None:
         if role not in self._setup.segments:
@@ -204,44 +268,34 @@ class Node:
         return self._progress[role].suspicion(seen, now_s)
 
     def _take(self, hosting: Hosting, role: str, holder: Holder | None, reason: str) -> None:
-        began_s = self._clock.now_s()
+        planned = reason == ASKED
+        detected_s = None if holder is None or planned else self._peers.since_heard_s(holder)
+        self._asked.discard(role)
         try:
-            mine = self._roles[role].take(self._options.name, after=holder, life=self._life)
+            mine = self._roles[role].take(self._options.name, after=holder, life=self._life, planned=planned)
         except Deposed:
             return  # another was faster
         self._leases[role] = mine
         self._progress.pop(role, None)
-        if role in self._setup.segments:
-            hosting.begin_primary(role, mine.generation)
-        elif self._options.replay:
-            return
-        elif role == _PACER:
+        if role == _PACER and not self._options.replay:
             hosting.begin_pacer(mine.generation)
-        else:
+        elif role not in self._setup.segments and not self._options.replay:
             hosting.begin_sink(role, mine.generation)
         if holder is not None and holder.node != self._options.name:
-            took_s = self._clock.now_s() - began_s
             parties = {"role": role, "from": holder.node, "to": self._options.name, "generation": mine.generation}
-            self._setup.note("took over", **parties, reason=reason, takeover_s=took_s)
+            self._setup.note("took over", **parties, reason=reason, detected_s=detected_s)
+            if role in self._setup.segments:
+                self._takeovers.begin(Taken(role, mine.generation, self._clock.now_s(), detected_s))
 
     def _step_down(self, hosting: Hosting, role: str, reason: str) -> None:
         """Give up a role that another node has taken; what was in hand can no longer do harm."""
         del self._leases[role]
+        self._takeovers.drop(role)
         self._setup.note("stepped down", role=role, node=self._options.name, reason=reason)
-        if role in self._setup.segments:
-            hosting.end_unit(role)
-        elif role == _PACER:
+        if role == _PACER:
             hosting.end_pacer()
-        else:
+        elif role not in self._setup.segments:
             hosting.end_sink(role)
-
-    def _should_stand_by(self, hosting: Hosting, role: str) -> bool:
-        return (
-            role not in self._leases
-            and role not in hosting.standbys
-            and isinstance(self._setup.strategies.get(role), ActiveStandby | TrailingStandby)
-            and hosting.channels[role].last_epoch() >= 0
-        )
 
     # Commands
 
@@ -253,6 +307,13 @@ class Node:
     def _status(self, _: dict[str, Any]) -> dict[str, Any]:
         units = [] if self._hosting is None else self._hosting.status()
         return {"name": self._options.name, "pid": os.getpid(), "phase": self._phase, "units": units}
+
+    def _on_take(self, body: dict[str, Any]) -> dict[str, Any]:
+        unit = body.get("unit")
+        if not isinstance(unit, str) or unit not in self._setup.segments:
+            return {"error": f"there is no unit {unit!r}"}
+        self._asked.add(unit)
+        return {"taking": unit}
 
     def _on_stop(self, body: dict[str, Any]) -> dict[str, Any]:
         self._stop = "now" if body.get("now") else self._stop or "drain"

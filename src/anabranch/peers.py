@@ -74,6 +74,18 @@ class Peers:
             return _GONE
         return self._suspicions.get(holder.node)
 
+    def since_heard_s(self, holder: Holder) -> float | None:
+        """Return how long ago the holder of a role was last heard, None if it is not known."""
+        peer = self._peers.get(holder.node)
+        if peer is None or peer.life != holder.life:
+            return None
+        return peer.watch.since_heard_s(self._clock.steady_s())
+
+    def first_announced(self) -> bool:
+        """Say whether this node comes first by name of those that are there, ready or not."""
+        with self._lock:
+            return all(self._name < name for name in self._peers if self._suspicions.get(name) is None)
+
     def first(self) -> bool:
         """Say whether this node comes first by name of those that are ready and not suspected."""
         with self._lock:

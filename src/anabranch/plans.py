@@ -17,6 +17,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from anabranch.errors import AnabranchError, StepError
+from anabranch.merging import unmergeable
+from anabranch.spans import Span, state_span
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +49,8 @@ class BuiltSegment:
     leaves: tuple[str, ...]
     plan: tuple[str, ...]
     stateful: bool
+    span: Span
+    unmergeable: str | None
 
     def identity(self) -> dict[str, Any]:
         """Return what the segment's state depends on."""
@@ -78,6 +82,8 @@ def build_segment(spark: SparkSession, segment: Segment, inputs: Mapping[str, Da
         leaves=leaves,
         plan=tuple(plan),
         stateful=any(name in line for line in plan for name in _STATEFUL),
+        span=state_span(spark.sparkContext._jvm, analyzed, segment.output_mode),
+        unmergeable=unmergeable(frame),
     )
 
 

@@ -14,6 +14,7 @@ from anabranch.lease import Holder
 
 # How long the others wait for the first one to take a free role.
 COURTESY_S = 1.0
+ASKED = "asked for"
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class RoleView:
     """What a node sees of a role. `mine` is what it was given when it took the role, None if it does not hold it.
 
     `suspicion` says why the holder is not trusted; `first` that no other node that is ready comes before this one;
-    `free_s` for how long the role has been seen free.
+    `free_s` for how long the role has been seen free. `asked` says that someone wants the role to move here, `relieved`
+    that the holder, who took over from this node as planned, has published something.
     """
 
     holder: Holder | None
@@ -29,6 +31,8 @@ class RoleView:
     suspicion: str | None
     first: bool
     free_s: float
+    asked: bool = False
+    relieved: bool = True
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,12 @@ def free(view: RoleView) -> str | None:
 def decide(view: RoleView) -> Decision:
     """Say what to do about a role."""
     if view.mine is not None and view.holder is not None and view.holder.generation > view.mine.generation:
+        if view.holder.planned and not view.relieved:
+            # An epoch is published once, whoever does it: going on until the successor is ready leaves no gap.
+            return Decision("nothing")
         return Decision("step down", f"{view.holder.node} holds generation {view.holder.generation}")
+    if view.asked and view.mine is None and view.holder is not None:
+        return Decision("take", ASKED)
     reason = free(view)
     if reason is not None and (view.first or view.free_s >= COURTESY_S):
         return Decision("take", reason)

@@ -8,13 +8,8 @@ and goes on. So every epoch is published once, and the state always agrees with 
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import re
-import shutil
 import threading
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,9 +29,12 @@ from anabranch.channel.writer import (
 )
 from anabranch.checkpoint import Commit, last_batch, last_commit, link_checkpoint
 from anabranch.clock import Clock
-from anabranch.durable import TEMPORARY_PREFIX, boot_id, write_advisory
+from anabranch.durable import boot_id, write_advisory
 from anabranch.errors import Corrupt, Deposed, Diverged, Trimmed
 from anabranch.execution import QueryInternals
+from anabranch.runs import link_watermarks, make_run, newest_commit, remove_former
+from anabranch.strategies.amnesia import Completeness
+from anabranch.strategies.strategy import Takeover
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,21 +47,20 @@ _START_TIMEOUT_S = 60.0
 OPEN = Gate()
 # How soon a standby that withholds an epoch sees that the primary has published it.
 _WITHHOLD_POLL_S = 0.01
-# In a run's directory: the start of the operating system that the run belongs to.
-_BOOT = "boot"
-# In a run's directory: the node that runs it. Only that node removes it, when it has begun another.
-_OWNER = "owner"
-_RUN_NAME = re.compile(r"^r(\d{6})\.[0-9a-f]{8}$")
 
 
 @dataclass(frozen=True)
 class UnitPlace:
-    """Where a unit lives: its directory, its input and output channels, and the node that runs it."""
+    """Where a unit lives: its directory, its input and output channels, and the node that runs it.
+
+    The run is a scratch one if it only warms the node up: its state is nobody's.
+    """
 
     directory: Path
     inputs: dict[str, Channel]
     output: Channel
     node: str = ""
+    scratch: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,45 +72,6 @@ class UnitEvents:
 
     released: Callable[[str, Manifest | None], None]
     diverged: Callable[[Diverged], None]
-
-
-def new_run(directory: Path) -> str:
-    """Return a fresh run id; ids sort by age."""
-    numbers = [int(match[1]) for match in map(_RUN_NAME.match, _runs(directory)) if match]
-    return f"r{max(numbers, default=-1) + 1:06d}.{uuid.uuid4().hex[:8]}"
-
-
-def newest_commit(directory: Path, boot: str | None = None) -> tuple[str, Commit] | None:
-    """Return the run with the newest committed epoch, None if no run of this unit ever committed.
-
-    With `boot`, only runs of that start of the operating system count: Spark flushes none of its files, so those of
-    earlier ones may be torn or gone.
-    """
-    found: list[tuple[int, str, Commit]] = []
-    for run in _runs(directory):
-        if boot is not None and _read(directory / "runs" / run / _BOOT) != boot:
-            continue
-        commit = last_commit(directory / "runs" / run / "checkpoint")
-        if commit is not None:
-            found.append((commit.epoch, run, commit))
-    if not found:
-        return None
-    _, run, commit = max(found)
-    return run, commit
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text()
-    except FileNotFoundError:
-        return None
-
-
-def _runs(directory: Path) -> list[str]:
-    try:
-        return sorted(name for name in os.listdir(directory / "runs") if _RUN_NAME.match(name))
-    except FileNotFoundError:
-        return []
 
 
 class Unit:
@@ -140,6 +98,12 @@ class Unit:
             self._promoted.set()
         self._stopping = False
         self._clock = clock
+        self.scratch = place.scratch
+        self.batches = 0
+        # Epochs before this one need not agree with what is published when they are executed again.
+        self._compare_from = 0
+        self._after = -1
+        self._completeness = Completeness(built.span)
         self.directory = place.directory / "runs" / self.run
         self._checkpoint = self.directory / "checkpoint"
         self._started = threading.Event()
@@ -151,33 +115,54 @@ class Unit:
 
     # Starting
 
-    def prepare(self, restore: Callable[[Path], object] = lambda _: None) -> int:
+    def prepare(self, restore: Callable[[Path], object] = lambda _: None, *, owner: str | None = None) -> int:
         """Make the run's directory; return the epoch after which it goes on.
 
         `restore(directory)` is asked for a kept version if no run of this unit is left that can be trusted: it makes
-        the directory of a run, or nothing.
+        the directory of a run, or nothing. With `owner`, only the runs of that node are gone on from.
         """
-        previous = newest_commit(self._place.directory, boot_id()) or self._restored(restore)
-        previous = previous or newest_commit(self._place.directory)
-        self._make_directory()
-        published = self._place.output.ledger.last()
+        home = self._place.directory
+        previous = newest_commit(home, boot=boot_id(), owner=owner) or self._restored(restore)
+        previous = previous or newest_commit(home, owner=owner)
+        make_run(home, self.run, self._place.node, scratch=self.scratch)
+        published = self._place.output.last_epoch()
+        (self.directory / "watermarks").mkdir()
         if previous is None:
             after = self._first_epoch() - 1
-            (self.directory / "watermarks").mkdir()
         else:
             run, commit = previous
             after = commit.epoch
             self._commit = commit
-            if after > (-1 if published is None else published):
+            if after > published:
                 raise Corrupt(
-                    f"unit {self.name!r} has state of epoch {after}, but its output ends at epoch {published}",
+                    f"unit {self.name!r} has state of epoch {after}, but its output has {published + 1} epochs",
                     hint="the output channel was damaged; restore it from a copy",
                 )
-            old = self._place.directory / "runs" / run
-            (self.directory / "watermarks").mkdir()
-            _link_watermarks(old, self.directory, commit.batch_id)
+            old = home / "runs" / run
+            link_watermarks(old, self.directory, commit.batch_id)
             link_checkpoint(old / "checkpoint", self._checkpoint, commit)
         self._epoch = after
+        self._refuse_trimmed(after)
+        known = self._published(after) if after >= 0 else None
+        if known is not None and (known.gap or known.incomplete):
+            self._completeness = Completeness.after(self._built.span, known.seen_ms)
+        return after
+
+    def prepare_empty(self) -> None:
+        """Make the run's directory, without state; where it begins is said when it is begun or promoted."""
+        make_run(self._place.directory, self.run, self._place.node, scratch=self.scratch)
+        (self.directory / "watermarks").mkdir()
+
+    def begin_after(self, epoch: int, *, compare_from: int = 0, lost: bool = False) -> None:
+        """Say where a run without state begins, and whether its predecessor's state is lost."""
+        self._refuse_trimmed(epoch)
+        self._epoch = self._after = epoch
+        self._compare_from = compare_from
+        known = self._published(epoch) if lost and epoch >= 0 else None
+        if known is not None:
+            self._completeness = Completeness.after(self._built.span, known.seen_ms)
+
+    def _refuse_trimmed(self, after: int) -> None:
         for name, channel in self._place.inputs.items():
             if channel.ledger.floor() > after:
                 raise Trimmed(
@@ -185,17 +170,6 @@ class Unit:
                     f"is trimmed up to {channel.ledger.floor()}",
                     hint="its checkpoint was lost; restore it from a copy, or start over with another --work directory",
                 )
-        return after
-
-    def _make_directory(self) -> None:
-        """Make the run's directory; from the first moment it says whose it is."""
-        if self.directory.exists():
-            raise FileExistsError(errno.EEXIST, "the run exists", str(self.directory))
-        unnamed = self.directory.with_name(f"{TEMPORARY_PREFIX}{self.run}")
-        unnamed.mkdir(parents=True)
-        write_advisory(unnamed / _BOOT, boot_id().encode())
-        write_advisory(unnamed / _OWNER, self._place.node.encode())
-        unnamed.rename(self.directory)
 
     def _restored(self, restore: Callable[[Path], object]) -> tuple[str, Commit] | None:
         # Run ids sort by age: this one is older than the run that goes on from it.
@@ -269,19 +243,46 @@ class Unit:
             raise Corrupt(f"unit {self.name!r} was given a batch before it had started")
         planned = planned_batch(self._checkpoint, batch_id)
         share = written(statistics)
-        late_rows = self._note_execution(batch_id)
+        self.batches += 1
+        seen = self._note_execution(batch_id)
         if planned.epoch < 0:
             # On a new checkpoint Spark runs a first batch even if its sources have nothing yet. It is no epoch.
             return
-        merged, self._epoch = planned.epoch - self._epoch > 1, planned.epoch
-        published = self._published(planned.epoch) if share.discarded else self._release(planned, share, late_rows)
-        if published is not None and not merged and (published.digest, published.rows) != (share.digest, share.rows):
+        first, self._epoch = max(self._epoch, self._after) + 1, planned.epoch
+        if planned.epoch > first:
+            # What several epochs in one micro-batch would have evicted comes with the epoch after them.
+            self._compare_from = max(self._compare_from, planned.epoch + (2 if seen.watermarked else 1))
+        incomplete = self._completeness.incomplete(
+            flagged=self._flagged(range(first, planned.epoch + 1)),
+            seen_ms=seen.times_ms,
+            watermark_ms=planned.watermark_ms,
+        )
+        if share.discarded:
+            published = self._published(planned.epoch)
+        else:
+            published = self._release(planned, share, seen, incomplete=incomplete)
+        if published is not None and not incomplete and self._differs(published, share):
             self._events.diverged(_divergence(self.name, published, share))
         for channel in self._place.inputs.values():
             channel.acknowledge(self.name, self.run, planned.epoch)
         self._events.released(self.name, published)
 
-    def _release(self, planned: Planned, share: Written, late_rows: int) -> Manifest | None:
+    def _differs(self, published: Manifest, share: Written) -> bool:
+        """Say whether what was executed is not what is published, where it should be."""
+        if self.scratch or published.epoch < self._compare_from or published.gap or published.incomplete:
+            return False
+        return (published.digest, published.rows) != (share.digest, share.rows)
+
+    def _flagged(self, epochs: range) -> bool:
+        """Say whether an input marks one of some epochs as lost or incomplete."""
+        for channel in self._place.inputs.values():
+            for epoch in epochs:
+                manifest = channel.manifest(epoch)
+                if manifest is not None and (manifest.gap or manifest.incomplete):
+                    return True
+        return False
+
+    def _release(self, planned: Planned, share: Written, seen: _Seen, *, incomplete: bool) -> Manifest | None:
         """Publish an epoch as soon as that is this unit's turn; return what is published, None if that is trimmed."""
         while not self._promoted.wait(_WITHHOLD_POLL_S) and not self._place.output.ledger.decided(planned.epoch):
             if self._stopping:
@@ -295,7 +296,9 @@ class Unit:
             parts=share.parts,
             event_time_us=share.event_time_us,
             watermark_ms=planned.watermark_ms,
-            late_rows=late_rows,
+            seen_ms=seen.times_ms,
+            late_rows=seen.late_rows,
+            incomplete=incomplete,
         )
         try:
             return self._place.output.release(manifest).manifest
@@ -308,44 +311,45 @@ class Unit:
         except Trimmed:
             return None
 
-    def _note_execution(self, batch_id: int) -> int:
-        """Note what Spark would forget in a restart, before it commits; return the rows dropped as late."""
+    def _note_execution(self, batch_id: int) -> _Seen:
+        """Note what Spark would forget in a restart, before it commits; return what it knows of the batch."""
         internals = self._internals
         if internals is None or not self._built.stateful or internals.watermarks == 0:
-            return 0
+            return _Seen()
         if internals.watermarks > 1:
             noted = json.dumps(internals.operator_watermarks()).encode()
             directory = self.directory / "watermarks"
             write_advisory(directory / str(batch_id), noted)
             # The batch before last can no longer be the last committed one.
             (directory / str(batch_id - 2)).unlink(missing_ok=True)
-        return internals.late_rows()
+        return _Seen(internals.seen_ms(), internals.late_rows(), watermarked=True)
 
     # Standing by
 
-    def promote(self, generation: int, at_once: int = -1) -> None:
-        """Release from now on, in this generation; what was withheld comes first.
-
-        Opens the gate; epochs up to `at_once`, which others have published, are caught up with in one micro-batch.
-        """
+    def promote(self, generation: int, how: Takeover) -> None:
+        """Release from now on, in this generation; what was withheld comes first. Opens the gate."""
         self.generation = generation
         self._promoted.set()
-        self._inputs.open_gate(Gate(at_once))
+        self._inputs.open_gate(Gate(how.at_once, after=self._after))
 
     def follow(self, to: int) -> None:
         """Go on to an epoch that others have published, in one micro-batch, and wait there."""
-        self._inputs.open_gate(Gate(to, open=False))
+        self._inputs.open_gate(Gate(to, open=False, after=self._after))
 
     # Observing
+
+    def input_floor(self) -> int:
+        """Return up to which epoch an input is trimmed."""
+        return max(channel.ledger.floor() for channel in self._place.inputs.values())
 
     def committed(self) -> int:
         """Return the epoch of the last committed batch, -1 if there is none; follows `commits/`, nothing else."""
         batch_id = last_batch(self._checkpoint / "commits")
         if batch_id is None:
-            return -1
+            return self._after
         if self._commit is None or self._commit.batch_id != batch_id:
             self._commit = Commit(batch_id, planned_batch(self._checkpoint, batch_id))
-        return self._commit.epoch
+        return max(self._commit.epoch, self._after)
 
     def declare_safe(self, kept: int | None = None) -> None:
         """Tell every input what this unit will never need again, and drop the runs that this one replaces.
@@ -361,12 +365,9 @@ class Unit:
 
     def remove_former_runs(self) -> None:
         """Remove the runs of this node that this one replaces: it has linked what it needs of them."""
-        for run in _runs(self._place.directory):
-            # Run ids sort by age; one that is younger than this has taken its place. Other nodes have their own.
-            if run < self.run and _read(self._place.directory / "runs" / run / _OWNER) in (self._place.node, None):
-                shutil.rmtree(self._place.directory / "runs" / run, ignore_errors=True)
-                for channel in self._place.inputs.values():
-                    channel.forget_runs(self.name, self.run)
+        if remove_former(self._place.directory, self.run, self._place.node):
+            for channel in self._place.inputs.values():
+                channel.forget_runs(self.name, self.run)
 
     def failure(self) -> BaseException | None:
         """Return why the query ended, None while it runs."""
@@ -382,10 +383,13 @@ class Unit:
             self.query.stop()
 
 
-def _link_watermarks(old: Path, new: Path, batch_id: int) -> None:
-    noted = old / "watermarks" / str(batch_id)
-    if noted.exists():
-        os.link(noted, new / "watermarks" / str(batch_id))
+@dataclass(frozen=True)
+class _Seen:
+    """What Spark knows of a micro-batch: the newest event times, rows dropped as late, whether it has watermarks."""
+
+    times_ms: tuple[int | None, ...] = ()
+    late_rows: int = 0
+    watermarked: bool = False
 
 
 def _divergence(name: str, published: Manifest, written: Written) -> Diverged:

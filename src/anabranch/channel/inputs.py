@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from anabranch.channel.channel import Channel
@@ -51,20 +51,25 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Gate:
-    """How far a query may go: up to an epoch in one micro-batch, and then, if it is open, epoch by epoch for ever."""
+    """How far a query may go: up to an epoch in one micro-batch, and then, if it is open, epoch by epoch for ever.
+
+    A query without state begins after the epoch `after`: those up to it are passed over.
+    """
 
     at_once: int = -1
     open: bool = True
+    after: int = -1
 
     def encode(self) -> bytes:
         """Return the content of the file."""
-        return json.dumps({"at_once": self.at_once, "open": self.open}).encode()
+        return json.dumps(asdict(self)).encode()
 
     def next_epoch(self, epoch: int) -> int:
         """Return the epoch at which the micro-batch after `epoch` ends, `epoch` if it has to wait."""
-        if self.at_once > epoch:
+        begun = max(epoch, self.after)
+        if self.at_once > begun:
             return self.at_once
-        return epoch + 1 if self.open else epoch
+        return begun + 1 if self.open else epoch
 
 
 class Alignment:
@@ -88,6 +93,11 @@ class Alignment:
             return epoch
         write_advisory(self._directory / "note", f"{epoch} {end}".encode())
         return end
+
+    def first_epoch(self, after: int) -> int:
+        """Return the first epoch of a micro-batch that begins after an epoch."""
+        self._gated(after)
+        return max(after, -1 if self._gate is None else self._gate.after) + 1
 
     def _gated(self, epoch: int) -> int:
         if self._gate is None or not self._gate.open:

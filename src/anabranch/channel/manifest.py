@@ -51,7 +51,11 @@ class Producer:
 
 @dataclass(frozen=True)
 class Manifest:
-    """One epoch. `rows` is None where a source only knows byte ranges; `planned` is None for a channel of parts."""
+    """One epoch. `rows` is None where a source only knows byte ranges; `planned` is None for a channel of parts.
+
+    `seen_ms` is the newest event time that each watermark of the segment saw in the epoch. A `gap` was lost as a whole;
+    of an `incomplete` epoch some rows may be missing or may have counted too little.
+    """
 
     epoch: int
     producer: Producer
@@ -62,6 +66,7 @@ class Manifest:
     planned: dict[str, Any] | None = None
     event_time_us: tuple[int, int] | None = None
     watermark_ms: int | None = None
+    seen_ms: tuple[int | None, ...] = ()
     late_rows: int = 0
     gap: bool = False
     incomplete: bool = False
@@ -102,6 +107,7 @@ def decode(record: bytes, where: str) -> Manifest:
         if fields["event_time_us"] is not None:
             low, high = fields["event_time_us"]
             fields["event_time_us"] = (int(low), int(high))
+        fields["seen_ms"] = tuple(fields.get("seen_ms", ()))
         _check_fields(fields)
         return Manifest(**fields)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -116,6 +122,7 @@ def _check_fields(fields: dict[str, Any]) -> None:
         raise ValueError("the digest is not 32 hexadecimal digits")
     whole = [fields["epoch"], fields["late_rows"], fields["producer"].generation]
     whole += [value for value in (fields["rows"], fields["watermark_ms"]) if value is not None]
+    whole += [value for value in fields["seen_ms"] if value is not None]
     whole += [count for part in fields["parts"] for count in (part.rows, part.size_bytes, part.crc)]
     if not all(type(value) is int for value in whole):
         raise ValueError("a count is not a whole number")

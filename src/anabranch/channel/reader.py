@@ -131,17 +131,21 @@ class ChannelStreamReader(DataSourceStreamReader):
         return {"epoch": self._options.after}
 
     def latestOffset(self, start: dict[str, int], limit: object) -> dict[str, int]:
-        if self._alignment is None:
-            if self._options.run_directory is None:
-                raise Corrupt("a stream reader needs its run directory")
-            self._alignment = Alignment(self._options.run_directory)
-        return {"epoch": self._alignment.next_epoch(int(start["epoch"]))}
+        return {"epoch": self._aligned().next_epoch(int(start["epoch"]))}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         if self._channel is None:
             self._channel = Channel.open(self._options.channel)
-        manifests = [_published(self._channel, epoch) for epoch in range(start["epoch"] + 1, end["epoch"] + 1)]
+        first = self._aligned().first_epoch(start["epoch"])
+        manifests = [_published(self._channel, epoch) for epoch in range(first, end["epoch"] + 1)]
         return self._epochs.shares(manifests)
+
+    def _aligned(self) -> Alignment:
+        if self._alignment is None:
+            if self._options.run_directory is None:
+                raise Corrupt("a stream reader needs its run directory")
+            self._alignment = Alignment(self._options.run_directory)
+        return self._alignment
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         yield from self._epochs.read(partition)

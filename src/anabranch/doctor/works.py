@@ -14,7 +14,7 @@ from anabranch.doctor.finding import Finding
 from anabranch.durable import TEMPORARY_PREFIX
 from anabranch.errors import AnabranchError, Corrupt, Trimmed
 from anabranch.ledger.directory import DirectoryLedger
-from anabranch.unit import newest_commit
+from anabranch.runs import newest_commit
 from anabranch.work import Work
 
 _RESTORE = "restore the directory from a store (`anabranch restore`) or a copy"

@@ -1,9 +1,10 @@
 """What protects a segment: one file per strategy."""
 
 from anabranch.strategies.active_standby import ActiveStandby
+from anabranch.strategies.amnesia import Amnesia
 from anabranch.strategies.passive_standby import PassiveStandby
+from anabranch.strategies.strategy import Strategy
 from anabranch.strategies.trailing_standby import TrailingStandby
+from anabranch.strategies.upstream_backup import UpstreamBackup
 
-Strategy = ActiveStandby | PassiveStandby | TrailingStandby
-
-__all__ = ["ActiveStandby", "PassiveStandby", "Strategy", "TrailingStandby"]
+__all__ = ["ActiveStandby", "Amnesia", "PassiveStandby", "Strategy", "TrailingStandby", "UpstreamBackup"]

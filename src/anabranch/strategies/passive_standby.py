@@ -1,20 +1,42 @@
-"""Passive standby: checkpoints are shipped to stores, and whoever takes over restores the newest one.
+"""Passive standby: checkpoints are shipped to stores, and whoever takes over goes on from the newest one.
 
-The cost is checkpoint traffic; taking over costs restoring, and executing again what came after the last version.
+The cost is checkpoint traffic; taking over costs restoring, and executing again what came after the checkpoint. How
+much of that is done beforehand is the standby's temperature: cold (not even Spark is started), warm (Spark is, and the
+plan is analysed), gated (the query is started on a recent checkpoint, and waits for data; it is replaced by a new one
+as checkpoints advance).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar, Literal, get_args
 
 from anabranch.errors import PipelineError
 from anabranch.keeper.calibration import Trigger
 from anabranch.store.opening import check_url
+from anabranch.strategies.strategy import (
+    WARM_BATCHES,
+    Begin,
+    Follow,
+    Instruction,
+    Renew,
+    Strategy,
+    Takeover,
+    View,
+    merge_end,
+)
+
+Temperature = Literal["cold", "warm", "gated"]
+# A gated standby is replaced when it is this far behind: executing an epoch costs far less than starting a query.
+_RENEW_EPOCHS = 10
+_RENEW_S = 10.0
+# A standby that is further behind than this, and must go epoch by epoch, is slower than a new one on a warm node.
+_MOST_EPOCHS_AGAIN = 20
 
 
 @dataclass(frozen=True)
-class PassiveStandby:
+class PassiveStandby(Strategy):
     """Ship a version every `every` epochs or every `every_s` seconds, to one store or to several.
 
     `store` is an address: `log:DIR`, `files:DIR`, `redis://HOST:PORT/DB`. Each store alone is enough to restore from.
@@ -25,7 +47,9 @@ class PassiveStandby:
     every: int | None = 1
     every_s: float | None = None
     most_behind: int = 5_000
+    temperature: Temperature = "gated"
     stores: tuple[str, ...] = field(init=False)
+    name: ClassVar[str] = "passive"
 
     def __post_init__(self) -> None:
         stores = (self.store,) if isinstance(self.store, str) else tuple(self.store)
@@ -41,9 +65,37 @@ class PassiveStandby:
         for name, value in (("every", self.every), ("every_s", self.every_s), ("most_behind", self.most_behind)):
             if value is not None and not value > 0:
                 raise PipelineError(f"PassiveStandby: {name} is {value!r}", hint=f"{name} must be more than zero")
+        check_temperature("PassiveStandby", self.temperature)
 
     @property
     def trigger(self) -> Trigger:
         """When a version is due: at the latest when half of what may be held for a store is held."""
         latest = max(1, self.most_behind // 2)
         return Trigger(min(self.every or latest, latest), self.every_s)
+
+    def standby(self, view: View) -> Instruction | None:
+        """Warm up with some epochs, then wait on a recent checkpoint."""
+        if self.temperature != "gated":
+            return None
+        if view.at is None:
+            return Begin() if view.published >= 0 else None
+        if view.batches < WARM_BATCHES:
+            return Follow(view.at + 1) if view.at + 1 < view.published else None
+        due = view.saved - view.at >= _RENEW_EPOCHS and view.since_s >= _RENEW_S
+        return Renew() if due else None
+
+    def takeover(self, view: View) -> Takeover:
+        """Go on from the checkpoint that the standby waits on, unless another gets there sooner."""
+        if view.at is None:
+            return Takeover("newest")
+        if view.mergeable:
+            return Takeover("standby", at_once=merge_end(view.at, view.published, view.late))
+        return Takeover("newest" if view.saved - view.at > _MOST_EPOCHS_AGAIN else "standby")
+
+
+def check_temperature(who: str, temperature: str) -> None:
+    """Refuse a temperature that does not exist."""
+    if temperature not in get_args(Temperature):
+        raise PipelineError(
+            f"{who}: temperature is {temperature!r}", hint=f"use one of {', '.join(get_args(Temperature))}"
+        )

@@ -6,36 +6,49 @@ Taking over costs one micro-batch for what is missing, and the last published ep
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from anabranch.errors import PipelineError
+from anabranch.spans import Span
+from anabranch.strategies.strategy import (
+    WARM_BATCHES,
+    Begin,
+    Follow,
+    Instruction,
+    Strategy,
+    Takeover,
+    View,
+    merge_end,
+)
 
 
 @dataclass(frozen=True)
-class TrailingStandby:
+class TrailingStandby(Strategy):
     """Follow the primary every `every_s` seconds."""
 
     every_s: float = 2.0
+    name: ClassVar[str] = "trailing"
 
     def __post_init__(self) -> None:
         if not self.every_s > 0:
             raise PipelineError(f"TrailingStandby: every_s is {self.every_s!r}", hint="every_s must be more than zero")
 
+    def standby(self, view: View) -> Instruction | None:
+        """Follow at times; at first epoch by epoch, because a node is fast only after some micro-batches."""
+        if view.at is None:
+            return Begin() if view.published >= 0 else None
+        if view.batches < WARM_BATCHES:
+            return Follow(view.at + 1) if view.at + 1 < view.published else None
+        end = merge_end(view.at, view.published, view.late)
+        return Follow(end) if end > view.at and view.since_s >= self.every_s else None
 
-def merge_end(at: int, published: int, late: Callable[[int], bool]) -> int:
-    """Return the last epoch of the next micro-batch of a follower that is at `at`; `at` if it has to wait. Pure.
+    def takeover(self, view: View) -> Takeover:
+        """Catch up in one micro-batch, and go on epoch by epoch."""
+        if view.at is None:
+            return Takeover("newest")
+        return Takeover("standby", at_once=merge_end(view.at, view.published, view.late))
 
-    Spark drops and evicts rows with the watermark of the batch before. So the last published epoch is left alone: it
-    runs by itself, after a batch that ends where the primary's batch before it ended, with the watermark that was in
-    force for it. And where rows came late, which of them are dropped depends on where batches end: epochs with late
-    rows, and those before them, are not merged.
-    """
-    if published - 1 <= at:
-        return at
-    end = at + 1
-    if late(at + 1) or late(at + 2):
-        return end
-    while end + 1 < published and not late(end + 2):
-        end += 1
-    return end
+    def refusal(self, span: Span, unmergeable: str | None) -> str | None:
+        """Refuse what merging epochs could change."""
+        return unmergeable and f"it cannot be followed in large micro-batches: it uses {unmergeable}"

@@ -1,0 +1,322 @@
+"""The replicas of units on one node: primaries where it holds the lease, standbys elsewhere.
+
+`reconcile` is called in the main loop with what the node holds, and brings what runs here towards that. Which standby
+there is and how one takes over is the strategies' business; this module carries it out. Starting and ending queries
+takes seconds and happens in a thread of its own, one after the other; promoting a standby that is ready takes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from anabranch.assembly import Assembly, Plan
+from anabranch.channel.channel import Channel
+from anabranch.channel.inputs import Gate
+from anabranch.channel.manifest import Manifest, Producer
+from anabranch.errors import AnabranchError, PipelineError, Trimmed
+from anabranch.plans import BuiltSegment, spark_message
+from anabranch.runs import newest_commit
+from anabranch.setup import Setup
+from anabranch.strategies.strategy import (
+    WARM_BATCHES,
+    Begin,
+    Follow,
+    Past,
+    Renew,
+    Strategy,
+    Takeover,
+    Unprotected,
+    View,
+    merge_end,
+)
+from anabranch.unit import OPEN, Unit, UnitEvents, UnitPlace
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A standby that could not be begun is tried again after this long.
+_NO_STANDBY_S = 5.0
+# Which run could be gone on from is looked up this often.
+_LOOK_FOR_SAVED_S = 1.0
+_UNPROTECTED = Unprotected()
+
+
+@dataclass
+class Standby:
+    """A replica that waits or withholds; `told_s` is when it was begun or last told something, `to` how far to go."""
+
+    unit: Unit
+    told_s: float
+    empty: bool
+    to: int = -1
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Something that takes long, and what to do with its result in the main thread."""
+
+    kind: str
+    future: Future[object]
+    done: Callable[[Any], None]
+
+
+class Replicas:
+    """All replicas of one node."""
+
+    def __init__(
+        self, setup: Setup, spark: SparkSession, assembly: Assembly, events: UnitEvents, restore: Callable[..., object]
+    ) -> None:
+        self._setup = setup
+        self._spark = spark
+        self._assembly = assembly
+        self._events = events
+        self._restore = restore
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="starter")
+        self._jobs: dict[str, _Job] = {}
+        self._plans: dict[str, Plan] = {}
+        self._built: dict[str, BuiltSegment] = {}
+        self._past: dict[str, dict[int, Past]] = {}
+        self._saved: dict[str, tuple[float, int]] = {}
+        self._batches: dict[str, int] = {}
+        self._no_standby_until_s: dict[str, float] = {}
+        self._any_polled = False
+        self.channels: dict[str, Channel] = {}
+        self.primaries: dict[str, Unit] = {}
+        self.standbys: dict[str, Standby] = {}
+
+    def assemble(self) -> None:
+        """Build every segment, refuse what cannot be protected as asked, and make or open the channels."""
+        self._plans = self._assembly.build_all()
+        self._built = {name: plan.built for name, plan in self._plans.items()}
+        for name, built in self._built.items():
+            strategy = self.strategy(name)
+            reason = strategy.refusal(built.span, built.unmergeable)
+            if reason is not None:
+                raise PipelineError(
+                    f"segment {name!r} cannot be protected by {type(strategy).__name__}: {reason}",
+                    hint="protect it with ab.ActiveStandby() or ab.PassiveStandby(store=…)",
+                )
+        names = [*self._setup.graph.sources, *self._setup.segments]
+        self.channels = {name: self._setup.work.channel(name) for name in names}
+
+    def strategy(self, name: str) -> Strategy:
+        """Return what protects a unit."""
+        return self._setup.strategies.get(name, _UNPROTECTED)
+
+    # The main loop
+
+    def reconcile(self, held: Mapping[str, int]) -> None:
+        """Bring what runs here towards what should, given the generations of the units that this node leads."""
+        for name in self._setup.segments:
+            if self._busy(name):
+                continue
+            if name in held and name not in self.primaries:
+                self._lead(name, held[name])
+            elif name not in held and name in self.primaries:
+                self._step_down(name)
+            elif name not in held:
+                self._stand_by(name)
+
+    def _busy(self, name: str) -> bool:
+        """Say whether something is under way for a unit; take the result of what has just ended."""
+        job = self._jobs.get(name)
+        if job is None:
+            return False
+        if not job.future.done():
+            return True
+        del self._jobs[name]
+        error = job.future.exception()
+        if error is None:
+            job.done(job.future.result())
+        elif job.kind == "standby" and isinstance(error, OSError | AnabranchError):
+            # The primary's files may go while they are linked.
+            self._no_standby_until_s[name] = self._setup.clock.steady_s() + _NO_STANDBY_S
+            self._setup.note("standby failed", unit=name, error=str(error))
+        else:
+            raise error
+        return False
+
+    def _start(self, name: str, kind: str, work: Callable[[], object], done: Callable[[Any], None]) -> None:
+        self._jobs[name] = _Job(kind, self._starter.submit(work), done)
+
+    def _step_down(self, name: str) -> None:
+        unit = self.primaries.pop(name)
+        self._batches[name] = self._batches.get(name, 0) + unit.batches
+        self._start(name, "end", unit.stop, lambda _: None)
+
+    # Leading
+
+    def _lead(self, name: str, generation: int) -> None:
+        standby = self.standbys.get(name)
+        if standby is not None and standby.unit.failure() is not None:
+            standby = None
+        view = self.view(name, exactly=True)
+        how = self.strategy(name).takeover(view) if view.published >= 0 else Takeover("newest")
+        if how.gaps is not None:
+            self._give_up(name, generation, how.gaps)
+        if how.use == "standby" and standby is not None:
+            del self.standbys[name]
+            if standby.empty:
+                standby.unit.begin_after(how.after, compare_from=how.compare_from, lost=how.lost)
+            standby.unit.promote(generation, how)
+            self.primaries[name] = standby.unit
+        else:
+            start = lambda: self._primary(name, generation, how, view)  # noqa: E731
+            self._start(name, "primary", start, lambda unit: self._leads(name, unit))
+
+    def _give_up(self, name: str, generation: int, epochs: tuple[int, int]) -> None:
+        """Publish epochs as gaps: what was in them is lost, and everyone shall know."""
+        producer = Producer(name, f"n{self._setup.life[:8]}", generation)
+        for epoch in range(epochs[0], epochs[1] + 1):
+            now_s = self._setup.clock.now_s()
+            self.channels[name].release(Manifest(epoch=epoch, producer=producer, released_s=now_s, rows=0, gap=True))
+        self._setup.note("gap", unit=name, first=epochs[0], last=epochs[1])
+
+    def _primary(self, name: str, generation: int, how: Takeover, view: View) -> Unit:
+        self._end_standby(name)
+        unit = self._unit(name, generation)
+        if how.use == "newest" or view.published < 0:
+            keeps = self.strategy(name).keeps_state
+            after = unit.prepare(
+                lambda directory: self._restore(name, directory), owner=None if keeps else self._setup.options.name
+            )
+            at_once = merge_end(after, view.published, view.late) if view.mergeable else -1
+            gate = Gate(at_once if at_once > after else -1)
+        else:
+            unit.prepare_empty()
+            unit.begin_after(how.after, compare_from=how.compare_from, lost=how.lost)
+            gate = Gate(how.at_once, after=how.after)
+        unit.start(self._spark, gate)
+        self._await_first_poll(unit)
+        return unit
+
+    def _leads(self, name: str, unit: Unit) -> None:
+        self.primaries[name] = unit
+
+    # Standing by
+
+    def _stand_by(self, name: str) -> None:
+        now_s = self._setup.clock.steady_s()
+        if now_s < self._no_standby_until_s.get(name, now_s):
+            return
+        standby = self.standbys.get(name)
+        failure = standby.unit.failure() if standby is not None else None
+        if failure is not None:
+            self._setup.note("standby failed", unit=name, error=spark_message(failure))
+            self._no_standby_until_s[name] = now_s + _NO_STANDBY_S
+            self._end_standby(name)
+            return
+        view = self.view(name)
+        told = self.strategy(name).standby(view)
+        if isinstance(told, Begin):
+            begin = told
+            self._start(name, "standby", lambda: self._begun(name, begin), lambda unit: self._stands(name, unit, begin))
+        elif isinstance(told, Renew) and standby is not None:
+            begin = Begin(empty=standby.empty, scratch=standby.empty and view.batches < WARM_BATCHES)
+            self._start(name, "standby", lambda: self._begun(name, begin), lambda unit: self._stands(name, unit, begin))
+        elif isinstance(told, Follow) and standby is not None and (view.at or 0) >= standby.to:
+            standby.to, standby.told_s = told.to, now_s
+            standby.unit.follow(told.to)
+
+    def _begun(self, name: str, begin: Begin) -> Unit:
+        unit = self._unit(name, None, scratch=begin.scratch)
+        if begin.empty:
+            unit.prepare_empty()
+            if begin.scratch:
+                unit.begin_after(max(unit.input_floor(), self.channels[name].last_epoch() - WARM_BATCHES - 2))
+        else:
+            unit.prepare()
+        unit.start(self._spark, OPEN if begin.open else None)
+        self._await_first_poll(unit)
+        return unit
+
+    def _stands(self, name: str, unit: Unit, begin: Begin) -> None:
+        self._end_standby(name)
+        unit.remove_former_runs()
+        self.standbys[name] = Standby(unit, self._setup.clock.steady_s(), begin.empty)
+
+    def _end_standby(self, name: str) -> None:
+        standby = self.standbys.pop(name, None)
+        if standby is not None:
+            self._batches[name] = self._batches.get(name, 0) + standby.unit.batches
+            standby.unit.stop()
+
+    # What strategies are told
+
+    def view(self, name: str, *, exactly: bool = False) -> View:
+        """Return what is known of a unit; `exactly` looks up what is otherwise remembered for a while."""
+        standby = self.standbys.get(name)
+        built = self._built[name]
+        return View(
+            published=self.channels[name].last_epoch(),
+            waiting=min(self.channels[read].last_epoch() for read in self._setup.segments[name].inputs),
+            at=standby.unit.committed() if standby is not None else None,
+            saved=self._newest_saved(name, exactly=exactly),
+            since_s=self._setup.clock.steady_s() - standby.told_s if standby is not None else 0.0,
+            batches=self._batches.get(name, 0) + (standby.unit.batches if standby is not None else 0),
+            scratch=standby is not None and standby.unit.scratch,
+            mergeable=built.unmergeable is None,
+            span=built.span,
+            past=lambda epoch: self._known(name, epoch),
+        )
+
+    def _newest_saved(self, name: str, *, exactly: bool) -> int:
+        now_s = self._setup.clock.steady_s()
+        looked_s, saved = self._saved.get(name, (now_s - _LOOK_FOR_SAVED_S, -1))
+        if exactly or now_s - looked_s >= _LOOK_FOR_SAVED_S:
+            owner = None if self.strategy(name).keeps_state else self._setup.options.name
+            found = newest_commit(self._setup.work.unit_path(name), owner=owner)
+            saved = -1 if found is None else found[1].epoch
+            self._saved[name] = now_s, saved
+        return saved
+
+    def _known(self, name: str, epoch: int) -> Past | None:
+        known = self._past.setdefault(name, {})
+        if epoch not in known:
+            try:
+                manifest = self.channels[name].manifest(epoch)
+            except Trimmed:
+                return None
+            if manifest is None:
+                return None
+            known[epoch] = Past(epoch, manifest.seen_ms, manifest.watermark_ms, manifest.late_rows)
+            for old in [old for old in known if old <= self.channels[name].ledger.floor()]:
+                del known[old]
+        return known[epoch]
+
+    # Units
+
+    def _unit(self, name: str, generation: int | None, *, scratch: bool = False) -> Unit:
+        plan = self._plans.pop(name, None) or self._assembly.build(name)
+        place = UnitPlace(
+            directory=self._setup.work.unit_path(name),
+            inputs={read: self.channels[read] for read in plan.built.segment.inputs},
+            output=self.channels[name],
+            node=self._setup.options.name,
+            scratch=scratch,
+        )
+        return Unit(plan.built, place, self._events, run=plan.run, generation=generation, clock=self._setup.clock)
+
+    def _await_first_poll(self, unit: Unit) -> None:
+        if not self._any_polled:
+            unit.wait_until_polled()
+            self._any_polled = True
+
+    def end(self, name: str) -> None:
+        """End whatever replica of a unit is here."""
+        self._end_standby(name)
+        unit = self.primaries.pop(name, None)
+        if unit is not None:
+            unit.stop()
+
+    def end_all(self) -> None:
+        """End everything, and start nothing any more."""
+        self._starter.shutdown(wait=False, cancel_futures=True)
+        for job in self._jobs.values():
+            # What is being started ends with the session.
+            job.future.cancel()
+        for name in [*self.primaries, *self.standbys]:
+            self.end(name)

@@ -1,0 +1,100 @@
+"""The runs of a unit, as directories: `units/NAME/runs/RUN/`. Which of them may be gone on from, and whose they are.
+
+boot      the start of the operating system that the run belongs to: Spark flushes none of its files
+owner     the node that runs it; only that node removes it, when it has begun another
+scratch   there if the run only warmed a node up: its state is nobody's
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import uuid
+from pathlib import Path
+
+from anabranch.checkpoint import Commit, last_commit
+from anabranch.durable import TEMPORARY_PREFIX, boot_id, write_advisory
+
+_BOOT = "boot"
+_OWNER = "owner"
+_SCRATCH = "scratch"
+_RUN_NAME = re.compile(r"^r(\d{6})\.[0-9a-f]{8}$")
+
+
+def new_run(directory: Path) -> str:
+    """Return a fresh run id; ids sort by age."""
+    numbers = [int(match[1]) for match in map(_RUN_NAME.match, _runs(directory)) if match]
+    return f"r{max(numbers, default=-1) + 1:06d}.{uuid.uuid4().hex[:8]}"
+
+
+def make_run(directory: Path, run: str, node: str, *, scratch: bool = False) -> Path:
+    """Make a run's directory; from the first moment it says whose it is."""
+    path = directory / "runs" / run
+    if path.exists():
+        raise FileExistsError(errno.EEXIST, "the run exists", str(path))
+    unnamed = path.with_name(f"{TEMPORARY_PREFIX}{run}")
+    unnamed.mkdir(parents=True)
+    write_advisory(unnamed / _BOOT, boot_id().encode())
+    write_advisory(unnamed / _OWNER, node.encode())
+    if scratch:
+        write_advisory(unnamed / _SCRATCH, b"")
+    unnamed.rename(path)
+    return path
+
+
+def newest_commit(directory: Path, *, boot: str | None = None, owner: str | None = None) -> tuple[str, Commit] | None:
+    """Return the run with the newest committed epoch, None if no run of this unit ever committed.
+
+    With `boot`, only runs of that start of the operating system count: the files of earlier ones may be torn or gone.
+    With `owner`, only runs of that node.
+    """
+    found: list[tuple[int, str, Commit]] = []
+    for run in _runs(directory):
+        path = directory / "runs" / run
+        if boot is not None and _read(path / _BOOT) != boot:
+            continue
+        if owner is not None and _read(path / _OWNER) != owner:
+            continue
+        if (path / _SCRATCH).exists():
+            continue
+        commit = last_commit(path / "checkpoint")
+        if commit is not None:
+            found.append((commit.epoch, run, commit))
+    if not found:
+        return None
+    _, run, commit = max(found)
+    return run, commit
+
+
+def link_watermarks(old: Path, new: Path, batch_id: int) -> None:
+    """Give a run the watermarks that another noted for a batch, if it did."""
+    noted = old / "watermarks" / str(batch_id)
+    if noted.exists():
+        os.link(noted, new / "watermarks" / str(batch_id))
+
+
+def remove_former(directory: Path, run: str, node: str) -> bool:
+    """Remove the runs of a node that are older than one of it; say whether there were any.
+
+    Run ids sort by age; one that is younger has taken this one's place. Other nodes have their own.
+    """
+    former = [old for old in _runs(directory) if old < run and _read(directory / "runs" / old / _OWNER) in (node, None)]
+    for old in former:
+        shutil.rmtree(directory / "runs" / old, ignore_errors=True)
+    return bool(former)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return None
+
+
+def _runs(directory: Path) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(directory / "runs") if _RUN_NAME.match(name))
+    except FileNotFoundError:
+        return []

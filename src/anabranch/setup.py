@@ -1,0 +1,31 @@
+"""What a node knows before it hosts anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from anabranch.clock import Clock
+from anabranch.node_options import NodeOptions
+from anabranch.pipeline import Graph
+from anabranch.segments import Segment
+from anabranch.strategies import Strategy
+from anabranch.work import Work
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a node knows before it hosts anything."""
+
+    graph: Graph
+    segments: dict[str, Segment]
+    consumers: dict[str, tuple[str, ...]]
+    strategies: dict[str, Strategy]
+    work: Work
+    options: NodeOptions
+    clock: Clock
+    life: str
+
+    def note(self, kind: str, **fields: Any) -> None:  # noqa: ANN401  JSON
+        """Append one line to the history."""
+        self.work.note(kind, **fields, at=self.clock.now_s())
