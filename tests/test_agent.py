@@ -41,7 +41,7 @@ def listening():
     def broken(_body):
         raise ZeroDivisionError
 
-    agent = Agent(TOKEN, {"echo": echo, "broken": broken})
+    agent = Agent(TOKEN, {"echo": echo, "broken": broken}, pages={"/page": lambda: (b"measured", "text/plain")})
     agent.start()
     yield agent, heard
     agent.stop()
@@ -143,11 +143,17 @@ def test_the_largest_body_is_taken(agent, heard):
     assert len(heard) == 1
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS"])
-def test_only_posts_are_commands(agent, heard, method):
+@pytest.mark.parametrize(("method", "status"), [("GET", 404), ("PUT", 501), ("DELETE", 501), ("OPTIONS", 501)])
+def test_only_posts_are_commands(agent, heard, method, status):
     """A browser that follows a link to the agent does nothing there."""
-    assert send(agent, method=method)[0] == 501
+    assert send(agent, method=method)[0] == status
     assert heard == []
+
+
+def test_pages_want_the_token_too(agent):
+    """What a node measures is not for everyone."""
+    assert send(agent, method="GET", path="/page") == (200, b"measured")
+    assert send(agent, method="GET", path="/page", token="wrong")[0] == 403
 
 
 def test_the_agent_listens_on_loopback_only(agent):

@@ -23,7 +23,7 @@ LAYERS = (
     "ledger store",
     (
         "sources sinks channel keeper guarantee pipeline segments settings lease detector roles placement "
-        "checkpoint execution merging spans plans failures loading strategies takeovers"
+        "checkpoint execution merging spans plans failures loading strategies takeovers metrics"
     ),
     "unit runs session planner pacing pacer delivery keeping",
     "node node_options node_process hosting replicas setup agent peers work assembly presence",

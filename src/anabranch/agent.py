@@ -1,4 +1,4 @@
-"""A node's agent: a small HTTP server for pings, status and stop. Loopback unless told otherwise; JSON only.
+"""A node's agent: a small HTTP server for pings, commands and metrics. Loopback unless told otherwise; JSON and text.
 
 Every request carries the work directory's token; without it the answer is 403 and nothing else. The agent owns no
 state: it asks the node. `ask` is the other side, used by the command line and, later, by other nodes.
@@ -14,20 +14,31 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, ClassVar
 
 from anabranch.errors import AgentError, AgentGone
 
 # A command is a few words; more is not one of ours.
 _LARGEST_BODY = 1 << 16
 _Handler = Callable[[dict[str, Any]], dict[str, Any]]
+# What a page holds, and its content type.
+_Page = Callable[[], tuple[bytes, str]]
 
 
 class Agent:
-    """Serves commands by name: `POST /NAME` with a JSON object, answered with a JSON object."""
+    """Serves commands by name: `POST /NAME` with a JSON object, answered with a JSON object; and pages: `GET PATH`."""
 
-    def __init__(self, token: str, commands: dict[str, _Handler], *, host: str = "127.0.0.1", port: int = 0) -> None:
-        self._server = ThreadingHTTPServer((host, port), _handler_class(token, commands))
+    def __init__(
+        self,
+        token: str,
+        commands: dict[str, _Handler],
+        *,
+        pages: dict[str, _Page] | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        knows = {"token": token, "commands": commands, "pages": pages or {}}
+        self._server = ThreadingHTTPServer((host, port), type("Requests", (_Requests,), knows))
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="agent", daemon=True)
         self.address = f"{host}:{self._server.server_address[1]}"
@@ -42,45 +53,63 @@ class Agent:
         self._server.server_close()
 
 
-def _handler_class(token: str, commands: dict[str, _Handler]) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = 10  # A client that stops talking must not hold a thread for ever
+class _Requests(BaseHTTPRequestHandler):
+    """Answers requests; a class of its own for every agent carries what it knows."""
 
-        def do_POST(self) -> None:
-            given = self.headers.get("Authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), token.encode()):
-                self._answer(403, {"error": "wrong token"})
+    timeout = 10  # A client that stops talking must not hold a thread for ever
+    token: ClassVar[str]
+    commands: ClassVar[dict[str, _Handler]]
+    pages: ClassVar[dict[str, _Page]]
+
+    def do_POST(self) -> None:
+        if not self._authorised():
+            return
+        command = self.commands.get(self.path.strip("/"))
+        if command is None:
+            self._answer(404, {"error": f"no command {self.path!r}"})
+            return
+        try:
+            size = int(self.headers.get("Content-Length", "0"))
+            if not 0 <= size <= _LARGEST_BODY:
+                self._answer(413, {"error": "request too large"})
                 return
-            command = commands.get(self.path.strip("/"))
-            if command is None:
-                self._answer(404, {"error": f"no command {self.path!r}"})
-                return
-            try:
-                size = int(self.headers.get("Content-Length", "0"))
-                if not 0 <= size <= _LARGEST_BODY:
-                    self._answer(413, {"error": "request too large"})
-                    return
-                body = json.loads(self.rfile.read(size) or b"{}")
-                if not isinstance(body, dict):
-                    self._answer(400, {"error": "expected a JSON object"})
-                    return
-            except (ValueError, RecursionError):
+            body = json.loads(self.rfile.read(size) or b"{}")
+            if not isinstance(body, dict):
                 self._answer(400, {"error": "expected a JSON object"})
                 return
-            self._answer(200, command(body))
+        except (ValueError, RecursionError):
+            self._answer(400, {"error": "expected a JSON object"})
+            return
+        self._answer(200, command(body))
 
-        def _answer(self, status: int, content: dict[str, Any]) -> None:
-            data = json.dumps(content).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+    def do_GET(self) -> None:
+        if not self._authorised():
+            return
+        page = self.pages.get(self.path)
+        if page is None:
+            self._answer(404, {"error": f"no page {self.path!r}"})
+        else:
+            self._send(200, *page())
 
-        def log_message(self, *_: object) -> None:
-            """Say nothing: pings come many times a second."""
+    def _authorised(self) -> bool:
+        given = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        right = hmac.compare_digest(given.encode(), self.token.encode())
+        if not right:
+            self._answer(403, {"error": "wrong token"})
+        return right
 
-    return Handler
+    def _answer(self, status: int, content: dict[str, Any]) -> None:
+        self._send(status, json.dumps(content).encode(), "application/json")
+
+    def _send(self, status: int, data: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing: pings come many times a second."""
 
 
 def ask(address: str, token: str, command: str, body: dict[str, Any] | None = None, *, timeout_s: float = 2.0) -> Any:  # noqa: ANN401

@@ -113,8 +113,14 @@ class Keepers:
         keeper = self._keepers.get(unit)
         if keeper is None:
             return []
+        now_s = self._clock.now_s()
         return [
-            {"store": without_password(url), **asdict(counters), "lag_epochs": counters.lag_epochs}
+            {
+                "store": without_password(url),
+                **asdict(counters),
+                "lag_epochs": counters.lag_epochs,
+                "age_s": None if counters.shipped_at_s is None else now_s - counters.shipped_at_s,
+            }
             for url, counters in keeper.counters().items()
         ]
 

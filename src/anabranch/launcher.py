@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from anabranch.clock import Clock, SystemClock
 from anabranch.errors import AnabranchError
 from anabranch.ledger.directory import DirectoryLedger
 from anabranch.node_options import NodeOptions
@@ -19,6 +20,8 @@ from anabranch.node_process import EXIT_CRASHED, encode_options, error_path
 from anabranch.presence import refuse_if_used
 from anabranch.work import Work
 
+# Where others go on, a node that died is started again after this long: starting takes the CPU that a takeover needs.
+RESTART_AFTER_S = 3.0
 # A node that dies this often without an epoch in between will not live the next time either.
 MOST_DEATHS_WITHOUT_PROGRESS = 5
 
@@ -41,13 +44,16 @@ class LaunchedNode:
     deaths: int = 0
     restarts: int = 0
     progress: int = -1
+    restart_at_s: float | None = None
 
 
 class Launcher:
     """Launches one node and looks after it; a run of several nodes has one for each."""
 
-    def __init__(self, options: NodeOptions) -> None:
+    def __init__(self, options: NodeOptions, *, restart_after_s: float = 0.0, clock: Clock | None = None) -> None:
         self._options = options
+        self._restart_after_s = restart_after_s
+        self._clock = clock or SystemClock()
         self._work = Work.create(options.work)
 
     def start(self) -> LaunchedNode:
@@ -68,6 +74,8 @@ class Launcher:
             return True
         if code == 0:
             return False
+        if node.restart_at_s is not None:
+            return self._restarted(node)
         error = self._left_error()
         if error is not None and error.exit_code != EXIT_CRASHED:
             raise error
@@ -81,8 +89,15 @@ class Launcher:
                 exit_code=1,
                 trace="",
             )
-        node.process = self._spawn()
-        node.restarts += 1
+        node.restart_at_s = self._clock.steady_s() + self._restart_after_s
+        return self._restarted(node)
+
+    def _restarted(self, node: LaunchedNode) -> bool:
+        """Start a node that died again, once it is time."""
+        if node.restart_at_s is not None and self._clock.steady_s() >= node.restart_at_s:
+            node.restart_at_s = None
+            node.process = self._spawn()
+            node.restarts += 1
         return True
 
     def _spawn(self) -> subprocess.Popen[bytes]:
@@ -115,7 +130,10 @@ class Fleet:
     """The nodes of one run."""
 
     def __init__(self, options: NodeOptions, nodes: int) -> None:
-        launchers = [Launcher(replace(options, name=f"node-{number + 1}")) for number in range(nodes)]
+        rest_s = RESTART_AFTER_S if nodes > 1 else 0.0
+        launchers = [
+            Launcher(replace(options, name=f"node-{number + 1}"), restart_after_s=rest_s) for number in range(nodes)
+        ]
         self._nodes = [
             (launcher, launcher.start() if number == 0 else launcher.join())
             for number, launcher in enumerate(launchers)

@@ -17,6 +17,7 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from anabranch import metrics
 from anabranch.agent import Agent
 from anabranch.assembly import Assembly
 from anabranch.clock import Clock, SystemClock
@@ -29,12 +30,13 @@ from anabranch.lease import Holder, Lease
 from anabranch.loading import load_pipeline
 from anabranch.node_options import NodeOptions
 from anabranch.peers import Peers
+from anabranch.pipeline import Graph
 from anabranch.presence import refuse_if_used
 from anabranch.roles import ASKED, RoleView, decide, free
-from anabranch.segments import consumers, cut, strategies
+from anabranch.segments import Segment, consumers, cut, override, strategies
 from anabranch.session import SessionOptions, build_session
 from anabranch.setup import Setup
-from anabranch.strategies import PassiveStandby
+from anabranch.strategies import PassiveStandby, Strategy
 from anabranch.takeovers import Seen, Taken, Takeovers
 from anabranch.work import Work
 
@@ -59,7 +61,7 @@ class Node:
         self._clock = clock or SystemClock()
         graph = load_pipeline(options.file).graph()
         segments = cut(graph)
-        protected = {} if options.replay else strategies(graph, segments)
+        protected = {} if options.replay else _protected(graph, segments, options)
         self._work = Work.create(options.work)
         self._life = uuid.uuid4().hex
         self._setup = Setup(
@@ -86,7 +88,7 @@ class Node:
         """Run to the end; raises what it failed of."""
         refuse_if_used(self._work, self._options.name, only=self._options.name)
         commands = {"ping": self._ping, "status": self._status, "stop": self._on_stop, "take": self._on_take}
-        agent = Agent(self._work.token(), commands)
+        agent = Agent(self._work.token(), commands, pages={"/metrics": self._metrics})
         agent.start()
         announcement = self._work.path / "nodes" / f"{self._options.name}.json"
         record = {"name": self._options.name, "pid": os.getpid(), "address": agent.address, "zone": None}
@@ -308,6 +310,15 @@ class Node:
         units = [] if self._hosting is None else self._hosting.status()
         return {"name": self._options.name, "pid": os.getpid(), "phase": self._phase, "units": units}
 
+    def _metrics(self) -> tuple[bytes, str]:
+        known = {} if self._hosting is None else self._hosting.channels
+        channels = []
+        for name, channel in known.items():
+            segment = self._setup.segments.get(name)
+            waiting = min(known[read].last_epoch() for read in segment.inputs) if segment else None
+            channels.append({"name": name, "last": channel.last_epoch(), "waiting": waiting})
+        return metrics.render(self._status({}), channels, self._takeovers.recoveries), metrics.CONTENT_TYPE
+
     def _on_take(self, body: dict[str, Any]) -> dict[str, Any]:
         unit = body.get("unit")
         if not isinstance(unit, str) or unit not in self._setup.segments:
@@ -318,3 +329,9 @@ class Node:
     def _on_stop(self, body: dict[str, Any]) -> dict[str, Any]:
         self._stop = "now" if body.get("now") else self._stop or "drain"
         return {"stopping": self._stop}
+
+
+def _protected(graph: Graph, segments: dict[str, Segment], options: NodeOptions) -> dict[str, Strategy]:
+    if options.strategy is None:
+        return strategies(graph, segments)
+    return override(options.strategy, segments, f"log:{options.work / 'store'}")

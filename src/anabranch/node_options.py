@@ -11,7 +11,8 @@ from typing import Literal
 class NodeOptions:
     """How a node is started. A replay runs the epochs that are recorded, claims none, and delivers nothing.
 
-    `session` is the same for all nodes that were launched together, and for those that were started again.
+    `session` is the same for all nodes that were launched together, and for those that were started again. `strategy`
+    is the name of one that protects every segment, whatever the pipeline asks for.
     """
 
     file: Path
@@ -23,3 +24,4 @@ class NodeOptions:
     retain_epochs: int | Literal["all"] | None = None
     replay: bool = False
     session: str = ""
+    strategy: str | None = None

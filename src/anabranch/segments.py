@@ -12,7 +12,14 @@ from dataclasses import dataclass
 
 from anabranch.errors import PipelineError
 from anabranch.pipeline import Graph, OutputMode, StepNode
-from anabranch.strategies import Strategy
+from anabranch.strategies import (
+    ActiveStandby,
+    Amnesia,
+    PassiveStandby,
+    Strategy,
+    TrailingStandby,
+    UpstreamBackup,
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,22 @@ def strategies(graph: Graph, segments: dict[str, Segment]) -> dict[str, Strategy
         if chosen is not None:
             found[segment.name] = chosen
     return found
+
+
+def override(name: str, segments: dict[str, Segment], store: str) -> dict[str, Strategy]:
+    """Return one strategy for every segment, chosen by name; `store` is where checkpoints go if they are shipped."""
+    chosen: dict[str, Strategy | None] = {
+        "none": None,
+        "amnesia": Amnesia(),
+        "upstream": UpstreamBackup(),
+        "passive": PassiveStandby(store=store),
+        "trailing": TrailingStandby(),
+        "active": ActiveStandby(),
+    }
+    if name not in chosen:
+        raise PipelineError(f"there is no strategy {name!r}", hint=f"use one of {', '.join(chosen)}")
+    strategy = chosen[name]
+    return {} if strategy is None else dict.fromkeys(segments, strategy)
 
 
 def consumers(graph: Graph, segments: dict[str, Segment]) -> dict[str, tuple[str, ...]]:

@@ -11,6 +11,7 @@ from anabranch.errors import AgentError, Trimmed
 from anabranch.work import Work
 
 _TAKEOVER = "took over"
+_RECOVERY = "recovered"
 
 
 def collect(work: Work) -> dict[str, Any]:
@@ -21,14 +22,28 @@ def collect(work: Work) -> dict[str, Any]:
         "pipeline": identity.get("pipeline"),
         "nodes": [_node(work, path) for path in work.announcements()],
         "channels": [channel_status(work, name, identity) for name in work.channel_names()],
-        "failovers": [_failover(event) for event in history if event["kind"] == _TAKEOVER][-20:],
-        "events": [event for event in history if event["kind"] not in ("started", _TAKEOVER)][-20:],
+        "failovers": _failovers(history)[-20:],
+        "events": [event for event in history if event["kind"] not in ("started", _TAKEOVER, _RECOVERY)][-20:],
     }
 
 
-def _failover(event: dict[str, Any]) -> dict[str, Any]:
-    fields = ("from", "to", "generation", "reason", "takeover_s", "at")
-    return {"unit": event.get("role"), **{name: event.get(name) for name in fields}}
+def _failovers(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the takeovers with their phases; a phase is None while it lasts, and for roles other than units."""
+    ended = {(event["role"], event["generation"]): event for event in history if event["kind"] == _RECOVERY}
+    found = []
+    for event in history:
+        if event["kind"] != _TAKEOVER:
+            continue
+        phases = ended.get((event["role"], event["generation"]), {})
+        found.append(
+            {
+                "unit": event["role"],
+                **{name: event.get(name) for name in ("from", "to", "generation", "reason", "detected_s", "at")},
+                "takeover_s": phases.get("total_s"),
+                **{name: phases.get(name) for name in ("restore_s", "first_output_s", "catch_up_s")},
+            }
+        )
+    return found
 
 
 def _node(work: Work, path: Path) -> dict[str, Any]:

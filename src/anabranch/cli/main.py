@@ -7,7 +7,7 @@ import traceback
 
 import typer
 
-from anabranch.cli import bench, doctor, read, restore, run, status, stop
+from anabranch.cli import bench, doctor, failover, read, restore, run, status, stop
 from anabranch.errors import AnabranchError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command("run")(run.run)
 app.command("status")(status.status)
 app.command("read")(read.read)
 app.command("stop")(stop.stop)
+app.command("failover")(failover.failover)
 app.command("restore")(restore.restore)
 app.command("doctor")(doctor.doctor)
 app.add_typer(bench.app, name="bench")

@@ -20,6 +20,7 @@ from anabranch.errors import AgentError, PipelineError
 from anabranch.launcher import Fleet, NodeEnded
 from anabranch.loading import load_pipeline
 from anabranch.node_options import NodeOptions
+from anabranch.segments import cut, override
 from anabranch.watching import Watch
 from anabranch.work import Work
 
@@ -34,6 +35,10 @@ def run(  # noqa: PLR0913  every option of the command is a parameter
     drain: Annotated[bool, typer.Option("--drain", help="Take what the sources hold now, deliver it, end.")] = False,
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many nodes, each a Spark application.")] = 1,
     seconds: Annotated[float | None, typer.Option("--seconds", min=0, help="Stop, in order, after this long.")] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option("--strategy", metavar="NAME", help="Protect every segment this way, whatever the pipeline says."),
+    ] = None,
     master: Annotated[
         str, typer.Option("--master", help="Spark master: local[2], spark://…, yarn, k8s://…")
     ] = "local[*]",
@@ -49,13 +54,15 @@ def run(  # noqa: PLR0913  every option of the command is a parameter
 
     Examples:
       anabranch run wordcount.py --seconds 30
-      anabranch run wordcount.py --nodes 2
+      anabranch run wordcount.py --nodes 2 --strategy active
       anabranch run orders.py --drain --work /data/orders --set spark.driver.memory=2g
       anabranch run orders.py --master spark://host:7077
     """
     del trace  # read by main
     pipeline = load_pipeline(file)
-    pipeline.graph()
+    graph = pipeline.graph()
+    if strategy is not None:
+        override(strategy, cut(graph), "memory:")  # refuses a name that does not exist
     directory = work or DEFAULT_ROOT / pipeline.name
     options = NodeOptions(
         file=file.absolute(),
@@ -65,6 +72,7 @@ def run(  # noqa: PLR0913  every option of the command is a parameter
         settings=_settings(setting or []),
         retain_epochs=_retain(retain),
         session=uuid.uuid4().hex,
+        strategy=strategy,
     )
     fleet = Fleet(options, nodes)
     opened = Work.open(directory)

@@ -52,12 +52,15 @@ def _units(nodes: list[dict[str, Any]]) -> Table:
 
 def _failovers(failovers: list[dict[str, Any]]) -> Table:
     table = Table(title="takeovers")
-    for heading in ("when", "unit", "from", "to", "generation", "reason", "seconds"):
+    phases = {"noticed": "detected_s", "restored": "restore_s", "first output": "first_output_s"}
+    phases |= {"caught up": "catch_up_s", "all": "takeover_s"}
+    for heading in ("when", "unit", "from", "to", "generation", "reason", *phases):
         table.add_column(heading)
     for event in failovers:
         when = time.strftime("%H:%M:%S", time.localtime(event["at"]))
         cells = (event["unit"], event["from"], event["to"], event["generation"], event["reason"])
-        table.add_row(when, *map(str, cells), f"{event['takeover_s']:.2f}")
+        seconds = ("–" if event[key] is None else f"{event[key]:.2f} s" for key in phases.values())
+        table.add_row(when, *map(str, cells), *seconds)
     return table
 
 

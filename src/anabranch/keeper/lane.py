@@ -65,6 +65,7 @@ class Counters:
     size_bytes: int = 0
     shipped_epoch: int = -1
     waiting_epoch: int = -1
+    shipped_at_s: float | None = None
     latency_s: float = 0.0
     busy_s: float = 0.0
     error: str | None = None
@@ -267,6 +268,7 @@ class Lane:
             files=self.counters.files + len(new),
             size_bytes=self.counters.size_bytes + sum(file.size_bytes for file in new),
             shipped_epoch=version.epoch,
+            shipped_at_s=version.at_s,
             latency_s=self._clock.now_s() - version.at_s,
             busy_s=self._clock.steady_s() - closing.started_s,
         )

@@ -93,7 +93,8 @@ def low_epoch(past: Sequence[Past], span: Span) -> int:
 
     The last epoch emits what the watermark passed since the one before it. So the replay needs every row that the
     state could hold under the watermark of the epoch before the last; and, wherever rows were dropped as late, and at
-    the end, an epoch that brings the watermark to where it was.
+    the end, an epoch that brings the watermark to where it was. Spark drops with the watermark of the epoch before,
+    and evicts with the present one.
     """
     if not past:
         return 0
@@ -109,7 +110,8 @@ def low_epoch(past: Sequence[Past], span: Span) -> int:
     leaders = _leaders(past)
     while True:
         dropped = [one.epoch for one in past if one.late_rows and one.epoch > low]
-        moved = min(low, *(leaders[epoch] for epoch in [*dropped, last, last + 1]))
+        reproduced = [*(epoch - 1 for epoch in dropped), *dropped, last - 1, last, last + 1]
+        moved = min(low, *(leaders[epoch] for epoch in reproduced if epoch in leaders))
         if moved == low:
             return max(low, first)
         low = moved
