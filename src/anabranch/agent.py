@@ -6,12 +6,11 @@ state: it asks the node. `ask` is the other side, used by the command line and, 
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import http.client
 import json
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
@@ -37,7 +36,8 @@ class Agent:
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
-        knows = {"token": token, "commands": commands, "pages": pages or {}}
+        self._stopping = threading.Event()
+        knows = {"token": token, "commands": commands, "pages": pages or {}, "stopping": self._stopping}
         self._server = ThreadingHTTPServer((host, port), type("Requests", (_Requests,), knows))
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="agent", daemon=True)
@@ -48,7 +48,8 @@ class Agent:
         self._thread.start()
 
     def stop(self) -> None:
-        """Answer no more."""
+        """Answer no more, not even those whose connection is open."""
+        self._stopping.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -56,7 +57,10 @@ class Agent:
 class _Requests(BaseHTTPRequestHandler):
     """Answers requests; a class of its own for every agent carries what it knows."""
 
+    protocol_version = "HTTP/1.1"  # Connections stay open
+    disable_nagle_algorithm = True  # An answer is two small writes, and the second must not wait
     timeout = 10  # A client that stops talking must not hold a thread for ever
+    stopping: ClassVar[threading.Event]
     token: ClassVar[str]
     commands: ClassVar[dict[str, _Handler]]
     pages: ClassVar[dict[str, _Page]]
@@ -66,11 +70,13 @@ class _Requests(BaseHTTPRequestHandler):
             return
         command = self.commands.get(self.path.strip("/"))
         if command is None:
+            self.close_connection = True
             self._answer(404, {"error": f"no command {self.path!r}"})
             return
         try:
             size = int(self.headers.get("Content-Length", "0"))
             if not 0 <= size <= _LARGEST_BODY:
+                self.close_connection = True  # What follows is the body that nobody read
                 self._answer(413, {"error": "request too large"})
                 return
             body = json.loads(self.rfile.read(size) or b"{}")
@@ -92,9 +98,13 @@ class _Requests(BaseHTTPRequestHandler):
             self._send(200, *page())
 
     def _authorised(self) -> bool:
+        if self.stopping.is_set():
+            self.close_connection = True
+            return False
         given = self.headers.get("Authorization", "").removeprefix("Bearer ")
         right = hmac.compare_digest(given.encode(), self.token.encode())
         if not right:
+            self.close_connection = True
             self._answer(403, {"error": "wrong token"})
         return right
 
@@ -105,6 +115,8 @@ class _Requests(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(data)
 
@@ -112,24 +124,59 @@ class _Requests(BaseHTTPRequestHandler):
         """Say nothing: pings come many times a second."""
 
 
-def ask(address: str, token: str, command: str, body: dict[str, Any] | None = None, *, timeout_s: float = 2.0) -> Any:  # noqa: ANN401
-    """Send a command to an agent and return its answer.
+class Line:
+    """A connection to an agent that is kept open from one question to the next, for those who ask many times a second.
 
-    `AgentGone` if there is none at the address (nobody listens, or someone else), `AgentError` if it does not answer.
+    Opening one for every ping cost three more thread switches, which a busy machine makes long.
     """
-    request = urllib.request.Request(
-        f"http://{address}/{command}",
-        data=json.dumps(body or {}).encode(),
-        headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
-        method="POST",
-    )
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def __init__(self, address: str, token: str, *, timeout_s: float = 2.0) -> None:
+        self._address = address
+        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        self._timeout_s = timeout_s
+        self._connection: http.client.HTTPConnection | None = None
+
+    def ask(self, command: str, body: dict[str, Any] | None = None) -> Any:  # noqa: ANN401  JSON
+        """Send a command and return the answer.
+
+        `AgentGone` if there is no agent (nobody listens, or someone else), `AgentError` if it does not answer.
+        """
+        try:
+            if self._connection is not None:
+                # The agent may have hung up in the meantime.
+                with contextlib.suppress(ConnectionError):
+                    return self._asked(self._connection, command, body)
+            self._connection = http.client.HTTPConnection(self._address, timeout=self._timeout_s)
+            return self._asked(self._connection, command, body)
+        except (http.client.HTTPException, ValueError) as error:
+            self.close()
+            raise AgentGone(f"what answers at {self._address} is no agent of this work directory: {error}") from error
+        except ConnectionError as error:
+            self.close()
+            raise AgentGone(f"nobody listens at {self._address}: {error}") from error
+        except OSError as error:
+            self.close()
+            raise AgentError(f"the agent at {self._address} does not answer: {error}") from error
+
+    def _asked(self, connection: http.client.HTTPConnection, command: str, body: dict[str, Any] | None) -> Any:  # noqa: ANN401
+        connection.request("POST", f"/{command}", json.dumps(body or {}).encode(), self._headers)
+        answer = connection.getresponse()
+        content = answer.read()
+        if answer.status != http.client.OK:
+            raise ValueError(f"HTTP status {answer.status}")
+        return json.loads(content)
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def ask(address: str, token: str, command: str, body: dict[str, Any] | None = None, *, timeout_s: float = 2.0) -> Any:  # noqa: ANN401
+    """Send one command to an agent and return its answer; see `Line`."""
+    line = Line(address, token, timeout_s=timeout_s)
     try:
-        with opener.open(request, timeout=timeout_s) as answer:
-            return json.loads(answer.read())
-    except (urllib.error.HTTPError, http.client.HTTPException, ValueError) as error:
-        raise AgentGone(f"what answers at {address} is no agent of this work directory: {error}") from error
-    except OSError as error:
-        if isinstance(getattr(error, "reason", error), ConnectionError):
-            raise AgentGone(f"nobody listens at {address}: {error}") from error
-        raise AgentError(f"the agent at {address} does not answer: {error}") from error
+        return line.ask(command, body)
+    finally:
+        line.close()

@@ -17,6 +17,7 @@ from anabranch.pipeline import Graph
 from anabranch.plans import BuiltSegment, build_segment
 from anabranch.runs import new_run
 from anabranch.segments import Segment
+from anabranch.session import activate
 from anabranch.work import Work
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ class Assembly:
         return plans
 
     def build(self, name: str) -> Plan:
-        """Build one segment for a new run."""
+        """Build one segment for a new run, in any thread: steps may ask for the active session."""
+        activate(self._spark)
         segment = self._segments[name]
         unit_path = self._work.unit_path(name)
         run = new_run(unit_path)

@@ -305,6 +305,7 @@ class Hosting:
         standbys = [
             {
                 **_replica(name, "standby", standby.unit),
+                "batches": self.replicas.batches(name),
                 "generation": None,
                 "temperature": _TEMPERATURES.get(self.replicas.strategy(name).name, "gated"),
                 "stores": [],
@@ -315,4 +316,4 @@ class Hosting:
 
 
 def _replica(name: str, role: str, unit: Unit) -> dict[str, Any]:
-    return {"unit": name, "role": role, "epoch": unit.committed()}
+    return {"unit": name, "role": role, "epoch": unit.committed(), "scratch": unit.scratch}

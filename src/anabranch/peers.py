@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from anabranch.agent import ask
+from anabranch.agent import Line
 from anabranch.clock import Clock
 from anabranch.detector import Limits, NodeWatch
 from anabranch.errors import AgentError, AgentGone
@@ -97,11 +97,11 @@ class Peers:
         self._stopping.set()
 
     def _ping(self, peer: _Peer) -> None:
-        token = self._work.token()
+        line = Line(peer.address, self._work.token())
         while not self._stopping.wait(self.limits.ping_every_s) and self._peers.get(peer.name) is peer:
             asked_s = self._clock.steady_s()
             try:
-                answer = ask(peer.address, token, "ping")
+                answer = line.ask("ping")
                 hanging_s, ready = float(answer["hanging_s"]), answer["phase"] == "running"
             except AgentGone:
                 with self._lock:
@@ -113,3 +113,4 @@ class Peers:
                     now_s = self._clock.steady_s()
                     peer.watch.heard(hanging_s, now_s, now_s - asked_s)
                     peer.ready = ready
+        line.close()

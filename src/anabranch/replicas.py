@@ -256,12 +256,17 @@ class Replicas:
             at=standby.unit.committed() if standby is not None else None,
             saved=self._newest_saved(name, exactly=exactly),
             since_s=self._setup.clock.steady_s() - standby.told_s if standby is not None else 0.0,
-            batches=self._batches.get(name, 0) + (standby.unit.batches if standby is not None else 0),
+            batches=self.batches(name),
             scratch=standby is not None and standby.unit.scratch,
             mergeable=built.unmergeable is None,
             span=built.span,
             past=lambda epoch: self._known(name, epoch),
         )
+
+    def batches(self, name: str) -> int:
+        """Return how many micro-batches of a unit its standbys here have run: a node that has run many is warm."""
+        standby = self.standbys.get(name)
+        return self._batches.get(name, 0) + (standby.unit.batches if standby is not None else 0)
 
     def _newest_saved(self, name: str, *, exactly: bool) -> int:
         now_s = self._setup.clock.steady_s()

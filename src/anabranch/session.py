@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +47,8 @@ _DEFAULTS = {
     # Without it a progress bar is drawn over everything else.
     "spark.ui.showConsoleProgress": "false",
 }
+
+_NICENESS = 5
 
 _FIXED = {
     # A micro-batch is an epoch; Spark must not invent batches of its own.
@@ -99,13 +103,30 @@ def build_session(options: SessionOptions) -> SparkSession:
         settings.setdefault("spark.driver.bindAddress", "127.0.0.1")
     for key, value in settings.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with ThreadPoolExecutor(1, initializer=_yield_to_others) as starter:
+        spark = starter.submit(builder.getOrCreate).result()
     spark.sparkContext.setLogLevel("ERROR")
     if options.state_partitions is None:
         spark.conf.set("spark.sql.shuffle.partitions", str(max(2, spark.sparkContext.defaultParallelism)))
     _without_checksum_files(spark)
     spark.dataSource.register(ChannelDataSource)
     return spark
+
+
+def activate(spark: SparkSession) -> None:
+    """Make a session the active one of this thread."""
+    session_class = spark._get_j_spark_session_class(spark._jvm)
+    session_class.setActiveSession(spark._jsparkSession)
+
+
+def _yield_to_others() -> None:
+    """Let what this thread starts, the JVM and Spark's workers, give way to the node's own threads.
+
+    A node that is busy computing must still answer its peers in time, or they take it for dead. On Linux niceness
+    belongs to a thread and is passed on to the processes that it starts.
+    """
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS)
 
 
 def _without_checksum_files(spark: SparkSession) -> None:

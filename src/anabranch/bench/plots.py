@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
+
+from anabranch.bench.report import lines_of
 
 _COLOURS = {"bare_spark": "#9aa5b1", "anabranch": "#1f77b4"}
-
-
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    """Read JSON lines."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def plot_throughput(report: Path, picture: Path) -> None:
@@ -114,5 +109,27 @@ def plot_keeper(report: Path, picture: Path) -> None:
         axes.bar(place, sum(times) / max(1, len(times)), color="#1f77b4")
         axes.plot([place] * len(times), times, "k.")
     axes.set(xticks=(0, 1), xticklabels=("keeper off", "keeper on"), ylabel="seconds per epoch")
+    figure.tight_layout()
+    figure.savefig(picture)
+
+
+def plot_failover(report: Path, picture: Path) -> None:
+    """Draw the output of every strategy through a typical fault, and the gaps of all kills."""
+    from matplotlib.figure import Figure
+
+    kills = [line for line in lines_of(report) if line["kind"] == "kill"]
+    names = list(dict.fromkeys(line["strategy"] for line in kills))
+    figure = Figure(figsize=(11, 4))
+    flow, gaps = figure.subplots(1, 2)
+    for place, name in enumerate(names):
+        some = sorted((line for line in kills if line["strategy"] == name), key=lambda line: line["gap_s"])
+        typical = some[len(some) // 2]["outputs"]
+        flow.plot(typical, range(len(typical)), drawstyle="steps-post", label=name)
+        gaps.plot([place] * len(some), [line["gap_s"] for line in some], "k.", alpha=0.5)
+    flow.axvline(0, color="red", linewidth=1)
+    flow.set(xlabel="seconds after the kill (a typical one)", ylabel="epochs that a reader has seen", xlim=(-5, 30))
+    flow.legend(fontsize=7)
+    gaps.set(ylabel="seconds without output", yscale="log", xticks=range(len(names)))
+    gaps.set_xticklabels(names, rotation=30, fontsize=7)
     figure.tight_layout()
     figure.savefig(picture)

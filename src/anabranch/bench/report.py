@@ -35,6 +35,11 @@ def commit() -> str | None:
     return found.stdout.strip() or None
 
 
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """Read JSON lines; none if there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 class Report:
     """A file of JSON lines, one per run."""
 

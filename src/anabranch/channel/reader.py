@@ -77,9 +77,9 @@ class PartsShare(InputPartition):
 
 
 class RangeShare(InputPartition):
-    """A share of a source's planned range, for one task."""
+    """Shares of a source's planned ranges, for one task: one of every epoch of the micro-batch."""
 
-    def __init__(self, planned: dict[str, Any]) -> None:
+    def __init__(self, planned: list[dict[str, Any]]) -> None:
         self.planned = planned
 
 
@@ -92,13 +92,15 @@ class _Epochs:
     def shares(self, manifests: Sequence[Manifest]) -> list[InputPartition]:
         """Cut epochs into about `ways` shares of equal size; an empty epoch has none."""
         ways = self._options.ways
-        shares: list[InputPartition] = []
+        ranges: list[list[dict[str, Any]]] = [[] for _ in range(ways)]
         parts: list[Part] = []
         for manifest in manifests:
             parts.extend(manifest.parts)
             if manifest.planned:
                 source = sources.from_spec(self._source_spec())
-                shares.extend(RangeShare(planned) for planned in source.split(manifest.planned, ways))
+                for planned in source.split(manifest.planned, ways):
+                    min(ranges, key=len).append(planned)
+        shares: list[InputPartition] = [RangeShare(some) for some in ranges if some]
         bins: list[list[Part]] = [[] for _ in range(min(ways, len(parts)))]
         for part in sorted(parts, key=lambda part: -part.rows):
             min(bins, key=lambda some: sum(other.rows for other in some)).append(part)
@@ -110,7 +112,9 @@ class _Epochs:
             for part in share.parts:
                 yield from read_part(self._options.channel / "parts", part)
         elif isinstance(share, RangeShare):
-            yield from sources.from_spec(self._source_spec()).read(share.planned)
+            source = sources.from_spec(self._source_spec())
+            for planned in share.planned:
+                yield from source.read(planned)
 
     def _source_spec(self) -> dict[str, Any]:
         if self._options.source is None:

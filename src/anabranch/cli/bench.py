@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from anabranch.bench import endurance as endurance_bench
+from anabranch.bench import failover as failover_bench
 from anabranch.bench import keeping as keeping_bench
 from anabranch.bench import latency as latency_bench
 from anabranch.bench import plots
@@ -18,6 +19,7 @@ from anabranch.bench import stores as stores_bench
 from anabranch.bench import throughput as throughput_bench
 from anabranch.bench.report import Report
 from anabranch.cli.places import JsonOption, TraceOption
+from anabranch.errors import PipelineError
 
 app = typer.Typer(help="Measure, side by side with bare Spark in one run.", no_args_is_help=True)
 OutOption = Annotated[Path, typer.Option("--out", help="Directory for JSON lines and plots.")]
@@ -125,11 +127,51 @@ def keeper(
     _conclude(ratios, report, as_json=as_json, what="of the rows/s without the keeper")
 
 
-def _report(out: Path, name: str) -> Report:
+@app.command()
+def failover(
+    *,
+    kills: Annotated[int, typer.Option("--kills", min=1, help="Kills of each.")] = 20,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help=f"Of {', '.join(failover_bench.STRATEGIES)}; may be repeated.")
+    ] = None,
+    afresh: Annotated[bool, typer.Option("--afresh", help="Forget the kills that are in the report already.")] = False,
+    out: OutOption = DEFAULT_OUT,
+    as_json: JsonOption = False,
+    trace: TraceOption = False,
+) -> None:
+    """Kill nodes, and see the gap that a reader sees: every strategy, and bare Spark in a restart loop.
+
+    Takes hours with 20 kills of each; broken off and run again, it goes on.
+
+    Examples:
+      anabranch bench failover --kills 5 --only bare --only trailing
+      anabranch bench failover
+    """
+    del trace  # read by main
+    strategies = tuple(only or failover_bench.STRATEGIES)
+    unknown = [name for name in strategies if name not in failover_bench.STRATEGIES]
+    if unknown:
+        raise PipelineError(
+            f"there is no strategy {unknown[0]!r} to measure", hint=f"use {', '.join(failover_bench.STRATEGIES)}"
+        )
+    report = _report(out, "failover", afresh=afresh)
+    failover_bench.measure(failover_bench.FailoverOptions(strategies, kills), report, _say)
+    plots.plot_failover(report.path, out / "failover.png")
+    found = failover_bench.summary(report, strategies)
+    if as_json:
+        sys.stdout.write(json.dumps({"strategies": found, "results": str(report.path)}) + "\n")
+        return
+    for name, figures in found.items():
+        sys.stdout.write(f"{name}: {', '.join(f'{key} {value:g}' for key, value in figures.items())}\n")
+    sys.stdout.write(f"results and plot: {out}\n")
+
+
+def _report(out: Path, name: str, *, afresh: bool = True) -> Report:
     """Begin a report in place of the last one. A measurement that is told to end stops what it started."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     report = Report(out, name)
-    report.path.unlink(missing_ok=True)
+    if afresh:
+        report.path.unlink(missing_ok=True)
     return report
 
 

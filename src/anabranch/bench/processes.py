@@ -1,0 +1,33 @@
+"""Processes of a node, by session: a node, its JVM and Spark's Python workers share one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def _of_session(session: int) -> Iterator[tuple[int, list[str]]]:
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session and fields[0] != "Z":
+                yield int(entry.name), fields
+
+
+def kill_session(session: int) -> None:
+    """Kill a node with everything it started, at once, as the loss of its machine would."""
+    for pid, _ in _of_session(session):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def cpu_s(session: int) -> float:
+    """Return the CPU time that a node and everything it started have used, ended children included."""
+    return sum(sum(map(int, fields[11:15])) for _, fields in _of_session(session)) / _TICKS_PER_S

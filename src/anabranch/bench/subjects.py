@@ -1,0 +1,312 @@
+"""What is killed in `bench failover`: two nodes of Anabranch, or bare Spark in a restart loop."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import anabranch.bench.pipelines as measured_pipelines
+from anabranch.bench.processes import kill_session
+from anabranch.bench.sides import Task, delivered
+from anabranch.bench.work_to_do import FUNCTIONS, SCHEMA
+from anabranch.errors import AnabranchError, Trimmed
+from anabranch.node_options import NodeOptions
+from anabranch.oracle.compare import NOTHING, compare
+from anabranch.oracle.reference import replay
+from anabranch.status import collect
+from anabranch.strategies.strategy import WARM_BATCHES
+from anabranch.work import Work
+
+_FILE = Path(measured_pipelines.__file__).parent / "protected.py"
+_UNIT = "windowed"
+_LOOK_S = 0.2
+_READY_TIMEOUT_S = 300.0
+# How many epochs must have been published since the last disturbance before the next.
+_SETTLED_EPOCHS = 30
+# How many epochs after a kill show that output flows again.
+_FLOWING_EPOCHS = 3
+_NODES = 2
+_MASTER = "local[2]"
+
+
+class Subject(ABC):
+    """Something that processes the files in a directory and can be killed."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._settled_after = 0
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it."""
+
+    @abstractmethod
+    def ready(self) -> bool:
+        """Say whether it may be killed."""
+
+    @abstractmethod
+    def leader(self) -> int:
+        """Return the session of the processes to kill."""
+
+    @abstractmethod
+    def outputs(self) -> list[float]:
+        """Return when each piece of output could be read, oldest first."""
+
+    @abstractmethod
+    def finish(self) -> dict[str, Any]:
+        """Let it process all input, end it, and compare what it delivered."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """End every process, whatever happened."""
+
+    def wait_until_ready(self) -> None:
+        """Wait until it is settled and may be killed."""
+        deadline_s = time.time() + _READY_TIMEOUT_S
+        while not self.ready():
+            if time.time() > deadline_s:
+                raise AnabranchError(f"not ready within {_READY_TIMEOUT_S:.0f} s:\n{self.log()}")
+            time.sleep(_LOOK_S)
+
+    def recovered(self, killed_s: float) -> bool:
+        """Say whether output flows again after a kill."""
+        times = self.outputs()
+        flowing = len([at_s for at_s in times if at_s > killed_s]) >= _FLOWING_EPOCHS
+        if flowing:
+            self._settled_after = len(times)
+        return flowing
+
+    def settled(self) -> bool:
+        """Say whether it has gone on for a while since it was last disturbed."""
+        return len(self.outputs()) - self._settled_after >= _SETTLED_EPOCHS
+
+    def phases(self, killed_s: float) -> dict[str, float | None]:
+        """Return what it tells of its recovery."""
+        del killed_s
+        return {}
+
+    def log(self) -> str:
+        """Return the end of what it said."""
+        path = self.directory / "log"
+        return path.read_text()[-3000:] if path.exists() else ""
+
+
+class NodesSubject(Subject):
+    """Two nodes, one of which leads."""
+
+    def __init__(self, directory: Path, strategy: str) -> None:
+        super().__init__(directory)
+        self._strategy = strategy
+        self._work = directory / "work"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._times: dict[int, float] = {}
+        self._environment = {
+            "BENCH_INPUT": str(directory / "input"),
+            "BENCH_OUTPUT": str(directory / "output"),
+            "BENCH_STORE": f"log:{directory / 'store'}",
+            "BENCH_STRATEGY": strategy,
+        }
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "anabranch.cli.main", "run", str(_FILE), "--work", str(self._work)]
+        with (self.directory / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command, "--nodes", str(_NODES), "--retain", "all", "--master", _MASTER],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self._environment},
+            )
+
+    def ready(self) -> bool:
+        if self._process is not None and self._process.poll() is not None:
+            raise AnabranchError(f"the pipeline ended:\n{self.log()}")
+        if not self.settled():
+            return False
+        nodes = [node for node in collect(Work.open(self._work))["nodes"] if node["alive"]]
+        if len(nodes) < _NODES:
+            return False
+        if self._strategy == "passive-cold":
+            return any(node["phase"] == "cold" for node in nodes)
+        if self._strategy == "passive-warm":
+            return all(node["phase"] == "running" for node in nodes)
+        standbys = [unit for node in nodes for unit in node["units"] if unit["role"] == "standby"]
+        return any(unit["batches"] >= WARM_BATCHES and not unit["scratch"] for unit in standbys)
+
+    def leader(self) -> int:
+        holder = Work.open(self._work).lease(_UNIT).holder()
+        for path in (self._work / "nodes").glob("node-*.json"):
+            record = json.loads(path.read_bytes())
+            if holder is not None and record["life"] == holder.life:
+                return int(record["pid"])
+        raise AnabranchError("nobody leads")
+
+    def outputs(self) -> list[float]:
+        with contextlib.suppress(AnabranchError):
+            channel = Work.open(self._work).channel(_UNIT)
+            for epoch in range(len(self._times), channel.last_epoch() + 1):
+                manifest = channel.manifest(epoch)
+                if manifest is not None:
+                    self._times[epoch] = manifest.released_s
+        return [self._times[epoch] for epoch in sorted(self._times)]
+
+    def phases(self, killed_s: float) -> dict[str, float | None]:
+        deadline_s = time.time() + 60.0
+        while time.time() < deadline_s:
+            for event in collect(Work.open(self._work))["failovers"]:
+                if event["unit"] == _UNIT and event["at"] > killed_s and event["takeover_s"] is not None:
+                    return {
+                        "detected_s": event["at"] - killed_s,
+                        "restore_s": event["restore_s"],
+                        "output_s": event["first_output_s"],
+                        "catch_up_s": event["catch_up_s"],
+                    }
+            time.sleep(_LOOK_S)
+        return {}
+
+    def finish(self) -> dict[str, Any]:
+        work = Work.open(self._work)
+        newest = max(path.name for path in (self.directory / "input").glob("*.parquet"))
+        channel = work.channel("words")
+        deadline_s = time.time() + _READY_TIMEOUT_S
+        while not _takes(channel, newest) and time.time() < deadline_s:
+            time.sleep(_LOOK_S)
+        command = [sys.executable, "-m", "anabranch.cli.main", "stop", "--work", str(self._work)]
+        subprocess.run(command, check=True, capture_output=True, timeout=_READY_TIMEOUT_S)
+        if self._process is not None and self._process.wait(_READY_TIMEOUT_S) != 0:
+            raise AnabranchError(f"the pipeline failed:\n{self.log()}")
+        os.environ.update(self._environment)
+        options = NodeOptions(file=_FILE, work=self._work.absolute(), master=_MASTER)
+        reference = replay(options, self.directory / "reference")
+        verdict, unnamed = NOTHING, 0
+        expected, found = reference.channel(_UNIT), work.channel(_UNIT)
+        for epoch in range(max(expected.last_epoch(), found.last_epoch()) + 1):
+            tables = expected.table(epoch), found.table(epoch)
+            empty = found.spec.schema.empty_table()
+            one = compare(*(empty if table is None else table for table in tables), where=f"epoch {epoch}")
+            manifest = found.manifest(epoch)
+            named = manifest is not None and (manifest.gap or manifest.incomplete)
+            unnamed += not one.exact and not named
+            verdict += one
+        batch = by_batch(self.directory / "input", self.directory / "output")
+        return {**asdict(verdict), "unnamed": unnamed, "batch": batch}
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        for path in (self._work / "nodes").glob("node-*.json"):
+            with contextlib.suppress(OSError, ValueError):
+                kill_session(int(json.loads(path.read_bytes())["pid"]))
+
+
+class BareSubject(Subject):
+    """Bare Spark, started again whenever it ends."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._task = Task(_UNIT, directory / "input", directory, drain=False)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ending = threading.Event()
+        self._loop = threading.Thread(target=self._restart, daemon=True)
+        self._times: dict[int, float] = {}
+
+    def start(self) -> None:
+        self._loop.start()
+
+    def _restart(self) -> None:
+        options = {
+            "master": _MASTER,
+            "function": _UNIT,
+            "input": str(self._task.input),
+            "output": str(self._task.output),
+            "checkpoint": str(self.directory / "checkpoint"),
+            "drain": False,
+            "files_per_batch": None,
+        }
+        command = [sys.executable, "-m", "anabranch.bench.bare_spark", json.dumps(options)]
+        while not self._ending.is_set():
+            with (self.directory / "log").open("ab") as log:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+                    start_new_session=True,
+                )
+            self._process.wait()
+
+    def ready(self) -> bool:
+        return self.settled()
+
+    def leader(self) -> int:
+        if self._process is None:
+            raise AnabranchError("bare Spark is not running")
+        return self._process.pid
+
+    def outputs(self) -> list[float]:
+        for batch in delivered("bare_spark", self._task):
+            self._times.setdefault(batch.number, batch.at_s)
+        return [self._times[number] for number in sorted(self._times)]
+
+    def finish(self) -> dict[str, Any]:
+        newest_s = time.time()
+        deadline_s = newest_s + _READY_TIMEOUT_S
+        while not [at_s for at_s in self.outputs() if at_s > newest_s + 5.0] and time.time() < deadline_s:
+            time.sleep(_LOOK_S)
+        self._ending.set()
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            self._process.wait(_READY_TIMEOUT_S)
+        return {"expected": 0, "lost": 0, "duplicated": 0, "wrong": 0, "unnamed": 0, "batch": {}}
+
+    def end(self) -> None:
+        self._ending.set()
+        if self._process is not None:
+            kill_session(self._process.pid)
+            self._process.wait()
+
+
+def _takes(channel: Any, name: str) -> bool:  # noqa: ANN401  a channel
+    """Say whether a file is part of one of the newest epochs."""
+    last = channel.last_epoch()
+    for epoch in range(max(0, last - 50), last + 1):
+        with contextlib.suppress(Trimmed):
+            manifest = channel.manifest(epoch)
+            if manifest is not None and name in json.dumps(manifest.planned):
+                return True
+    return False
+
+
+def by_batch(given: Path, output: Path) -> dict[str, int]:
+    """Compare what was delivered with a plain batch query over the same files, on the windows that are closed."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as F  # noqa: N812
+
+    builder = SparkSession.builder.master(_MASTER).config("spark.ui.enabled", "false")
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    try:
+        spark.sparkContext.setLogLevel("ERROR")
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+        words = spark.read.schema(SCHEMA).parquet(str(given))
+        closed = words.agg(F.max("ts") - F.expr("INTERVAL 1 SECOND")).collect()[0][0]
+        counts = FUNCTIONS[_UNIT](words).where(F.col("window.end") <= F.lit(closed)).toArrow()
+        verdict = NOTHING
+        delivered_rows = [pq.read_table(path) for path in sorted(output.glob("epoch-*.parquet"))]
+        if delivered_rows:
+            verdict = compare(counts, pa.concat_tables(delivered_rows), where="batch")
+        return {key: value for key, value in asdict(verdict).items() if key != "examples"}
+    finally:
+        spark.stop()
