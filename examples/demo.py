@@ -1,12 +1,13 @@
-"""`make demo`: counts words while its node is killed in front of you, then proves that nothing is missing.
+"""`make demo`: counts words on two nodes, kills the one that leads in front of you, and proves that nothing is missing.
 
-The pipeline of wordcount.py runs until its node has been killed with SIGKILL, started again, and gone on for a while.
-Then it is stopped in order, and the output is compared with two oracles: the recorded plans run again without faults,
-epoch by epoch, and a plain Spark batch query over the same words.
+The pipeline of wordcount.py runs until its leading node has been killed with SIGKILL and the other one has gone on for
+a while. Then it is stopped in order, and the output is compared with two oracles: the recorded plans run again without
+faults, epoch by epoch, and a plain Spark batch query over the same words.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -14,7 +15,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +29,7 @@ from anabranch.errors import AnabranchError
 from anabranch.node_options import NodeOptions
 from anabranch.oracle.compare import Verdict, compare
 from anabranch.oracle.reference import check_parquet, replay
+from anabranch.status import collect
 from anabranch.work import Work
 
 HERE = Path(__file__).resolve().parent
@@ -33,6 +37,8 @@ DIRECTORY = Path("demo-run")
 FILE = HERE / "wordcount.py"
 CONSOLE = Console(highlight=False)
 EPOCHS_BEFORE_AND_AFTER = 20
+TIMEOUT_S = 300.0
+UNIT = "counts"
 
 
 def main() -> int:
@@ -41,15 +47,22 @@ def main() -> int:
     DIRECTORY.mkdir()
     os.chdir(DIRECTORY)
     work = Path("work")
-    CONSOLE.print("[bold]Counting 20,000 words a second[/bold] (anabranch run examples/wordcount.py)")
+    CONSOLE.print("[bold]Counting 20,000 words a second, on two nodes[/bold]")
+    CONSOLE.print("  anabranch run examples/wordcount.py --nodes 2")
     anabranch = [sys.executable, "-m", "anabranch.cli.main"]
-    process = subprocess.Popen([*anabranch, "run", str(FILE), "--work", str(work), "--retain", "all"])
-    epoch = _wait_for_epoch(work, process, EPOCHS_BEFORE_AND_AFTER)
-    node = json.loads((work / "nodes" / "node-1.json").read_bytes())
-    CONSOLE.print(f"[bold red]kill -9 {node['pid']}[/bold red] after epoch {epoch}: the node is dead")
-    os.kill(node["pid"], signal.SIGKILL)
+    process = subprocess.Popen(
+        [*anabranch, "run", str(FILE), "--work", str(work), "--nodes", "2", "--retain", "all", "--master", "local[1]"]
+    )
+    _wait(process, "the standby", lambda: _standing_by(work))
+    epoch = _wait_for_epoch(work, process, _last(work) + EPOCHS_BEFORE_AND_AFTER)
+    leader = _leader(work)
+    CONSOLE.print(
+        f"[bold red]kill -9 {leader['pid']}[/bold red] after epoch {epoch}: {leader['name']}, which led, is dead"
+    )
+    os.kill(leader["pid"], signal.SIGKILL)
     _wait_for_epoch(work, process, epoch + EPOCHS_BEFORE_AND_AFTER)
-    CONSOLE.print("it went on; stopping (anabranch stop)")
+    _show_takeover(work, epoch)
+    CONSOLE.print("stopping (anabranch stop)")
     subprocess.run([*anabranch, "stop", "--work", str(work)], check=True)
     if process.wait() != 0:
         CONSOLE.print("[red]the pipeline failed[/red]")
@@ -66,17 +79,66 @@ def main() -> int:
     return 0 if exact else 1
 
 
+def _wait(process: subprocess.Popen[bytes], what: str, seen: Callable[[], object]) -> None:
+    """Wait until something is seen, while the pipeline runs."""
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not seen():
+        if process.poll() is not None:
+            sys.exit(f"the pipeline ended before {what} was there")
+        if time.monotonic() > deadline_s:
+            process.kill()
+            sys.exit(f"waited {TIMEOUT_S:.0f} s for {what}")
+        time.sleep(0.1)
+
+
+def _last(work: Path) -> int:
+    """Return the newest epoch of the counts, -1 while there is none."""
+    try:
+        return Work.open(work).channel(UNIT).last_epoch()
+    except AnabranchError:  # still starting
+        return -1
+
+
 def _wait_for_epoch(work: Path, process: subprocess.Popen[bytes], epoch: int) -> int:
     """Wait until an epoch of the counts is published; return the newest."""
-    while process.poll() is None:
-        try:
-            last = Work.open(work).channel("counts").ledger.last()
-        except AnabranchError:  # still starting
-            last = None
-        if last is not None and last >= epoch:
-            return last
-        time.sleep(0.1)
-    sys.exit("the pipeline ended before its time")
+    _wait(process, f"epoch {epoch}", lambda: _last(work) >= epoch)
+    return _last(work)
+
+
+def _standing_by(work: Path) -> bool:
+    """Say whether a node stands by for the counts."""
+    if _last(work) < 0:
+        return False
+    nodes = collect(Work.open(work))["nodes"]
+    return any(unit["role"] == "standby" for node in nodes for unit in node["units"])
+
+
+def _leader(work: Path) -> dict[str, Any]:
+    """Return what the node that leads the counts announced of itself."""
+    opened = Work.open(work)
+    holder = opened.lease(UNIT).holder()
+    for path in opened.announcements():
+        record: dict[str, Any] = json.loads(path.read_bytes())
+        if holder is not None and record["life"] == holder.life:
+            return record
+    sys.exit("nobody leads")
+
+
+def _show_takeover(work: Path, epoch: int) -> None:
+    """Say who took over, how fast, and what a reader saw of it."""
+    opened = Work.open(work)
+    for event in collect(opened)["failovers"]:
+        if event["unit"] == UNIT and event["takeover_s"] is not None:
+            CONSOLE.print(
+                f"[bold green]{event['to']} took over[/bold green] from {event['from']} ({event['reason']}): "
+                f"noticed after {event['detected_s'] or 0:.2f} s, ready after {event['restore_s']:.2f} s, "
+                f"first output after another {event['first_output_s']:.2f} s"
+            )
+    channel = opened.channel(UNIT)
+    manifests = [channel.manifest(number) for number in range(epoch, epoch + EPOCHS_BEFORE_AND_AFTER)]
+    times = [manifest.released_s for manifest in manifests if manifest is not None]
+    gap_s = max(later - earlier for earlier, later in itertools.pairwise(times))
+    CONSOLE.print(f"  the longest time without a new epoch was {gap_s:.1f} s")
 
 
 def _batch_verdict(work: Work) -> Verdict:

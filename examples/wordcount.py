@@ -2,6 +2,10 @@
 
 anabranch run examples/wordcount.py --seconds 30
 anabranch read counts
+
+With a second node that follows the first one, and goes on when it dies:
+
+anabranch run examples/wordcount.py --nodes 2
 """
 
 from pyspark.sql import DataFrame
@@ -19,3 +23,4 @@ def counts(words: DataFrame) -> DataFrame:
 
 
 pipe.sink(counts, ab.parquet("out/wordcount"))
+pipe.protect(strategy=ab.TrailingStandby())

@@ -41,7 +41,7 @@ def build(
     return build_segment(spark, segment, frames)
 
 
-def publish(channel: Channel, epoch: int, rows: list[dict]) -> None:
+def publish(channel: Channel, epoch: int, rows: list[dict], *, incomplete: bool = False) -> None:
     """Publish an epoch by hand."""
     parts = ()
     if rows:
@@ -49,7 +49,8 @@ def publish(channel: Channel, epoch: int, rows: list[dict]) -> None:
         writer.write(pa.RecordBatch.from_pylist(rows, schema=channel.spec.schema))
         parts = (writer.close(),)
     producer = Producer("hand", "hand", 0)
-    channel.release(Manifest(epoch=epoch, producer=producer, released_s=0.0, rows=len(rows), parts=parts))
+    manifest = Manifest(epoch, producer, 0.0, rows=len(rows), parts=parts, incomplete=incomplete)
+    channel.release(manifest)
 
 
 class Bench:
@@ -80,16 +81,20 @@ class Bench:
         restore: Callable[[Path], object] = lambda _: None,
     ) -> Unit:
         """Start a new run of the unit, as a node does."""
+        unit = self.unit(released)
+        unit.prepare(restore)
+        unit.start(self.spark)
+        return unit
+
+    def unit(self, released: Callable[[str, Manifest], None] = lambda _unit, _manifest: None) -> Unit:
+        """Make a new run of the unit, and start nothing."""
         home = self.directory / "units" / "result"
         run = new_run(home)
         built = build(self.spark, self.segment, self.directory / "channels", self.schemas, home / "runs" / run)
         self.output = Channel.create(self.directory / "channels" / "result", ChannelSpec("result", built.schema))
         place = UnitPlace(home, self.inputs, self.output)
         events = UnitEvents(released=released, diverged=self.diverged.append)
-        unit = Unit(built, place, events, run=run, generation=0, clock=SystemClock())
-        unit.prepare(restore)
-        unit.start(self.spark)
-        return unit
+        return Unit(built, place, events, run=run, generation=0, clock=SystemClock())
 
     def wait_committed(self, unit: Unit, epoch: int) -> None:
         """Wait until a run has committed an epoch; fail at once if its query failed."""

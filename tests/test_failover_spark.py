@@ -15,37 +15,48 @@ from pipelines.make_input import write_input
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 EVERYTHING = PIPELINES / "everything.py"
-STEPS = ("windowed", "running")
+# How each segment is protected, and what happens to the node that leads them.
+RUNS = {
+    "killed": ({"windowed": "upstream", "running": "trailing", "joined": "active"}, signal.SIGKILL),
+    "paused": ({"windowed": "passive", "running": "active", "joined": "upstream"}, signal.SIGSTOP),
+}
 
 
-@pytest.mark.parametrize(("strategy", "sent"), [("active", signal.SIGKILL), ("trailing", signal.SIGKILL)])
-def test_output_is_exact_after_a_takeover(tmp_path, spark, strategy, sent):
-    """A standby takes over from a primary that is killed; the one that is started again stands by."""
+@pytest.mark.parametrize("fault", RUNS)
+def test_output_is_exact_after_a_takeover(tmp_path, spark, monkeypatch, fault):
+    """A window count with late rows, a running count and a join go on elsewhere, each by another strategy.
+
+    The node that was killed is started again and stands by; the one that was paused finds that it was deposed.
+    """
+    protected, sent = RUNS[fault]
     write_input(tmp_path, files=36, seed=7)
-    later = sorted((tmp_path / "events").iterdir())
-    withhold(later)
-    settings = {"ANABRANCH_TEST_STEPS": ",".join(STEPS), "ANABRANCH_TEST_STRATEGY": strategy}
-    arguments = ("--nodes", "2", "--retain", "all", "--master", "local[1]")
-    with running(tmp_path, EVERYTHING, *arguments, **settings) as run:
-        give(later, 4)
-        wait_until(lambda: list(run.replicas().values()).count("standby") == len(STEPS), TIMEOUT_S, "the standbys")
-        give(later, 16)
+    events, loads = (sorted((tmp_path / name).iterdir()) for name in ("events", "loads"))
+    withhold(events[4:])
+    withhold(loads[2:])
+    monkeypatch.setenv("ANABRANCH_TEST_STEPS", ",".join(protected))
+    monkeypatch.setenv("ANABRANCH_TEST_STRATEGIES", ",".join(f"{step}:{how}" for step, how in protected.items()))
+    with running(tmp_path, EVERYTHING, "--nodes", "2", "--retain", "all", "--master", "local[1]") as run:
+        wait_until(lambda: list(run.replicas().values()).count("standby") == len(protected), TIMEOUT_S, "the standbys")
+        give(events[4:20])
+        give(loads[2:6])
         run.wait_for_epoch("windowed", 4)
         held = run.work.lease("windowed").holder()
-        os.kill(run.holder_pid("windowed"), sent)
+        victim = run.holder_pid("windowed")
+        os.kill(victim, sent)
         wait_until(lambda: taken_from(run, "windowed", held), TIMEOUT_S, "the takeover")
-        last = later[-1].name
-        give(later, len(later))
-        wait_until(lambda: taken_in(run, last), TIMEOUT_S, "the last file to be taken in")
+        give(events[20:])
+        give(loads[6:])
+        wait_until(lambda: taken_in(run, "events", events[-1].name), TIMEOUT_S, "the last file to be taken in")
+        wait_until(lambda: taken_in(run, "loads", loads[-1].name), TIMEOUT_S, "the last file to be taken in")
+        if sent == signal.SIGSTOP:
+            os.kill(victim, signal.SIGCONT)
+            stepped_down = lambda: {event["role"] for event in run.events("stepped down")} & set(protected)  # noqa: E731
+            wait_until(stepped_down, TIMEOUT_S, "the old primary to step down")
         assert anabranch(tmp_path, "stop", "--work", str(run.work_path)).returncode == 0, run.output()
         assert run.finish() == 0, run.output()
-    os.environ |= settings
-    try:
-        verdicts = [by_reference(tmp_path, EVERYTHING, STEPS), by_batch(spark, tmp_path, STEPS)]
-    finally:
-        for name in settings:
-            del os.environ[name]
-    for found in verdicts:
+        assert run.events("diverged") == []
+    steps = tuple(protected)
+    for found in (by_reference(tmp_path, EVERYTHING, steps), by_batch(spark, tmp_path, steps)):
         for name, verdict in found.items():
             assert verdict.expected > 0, name
             assert verdict.exact, (name, verdict)
@@ -57,11 +68,10 @@ def withhold(files):
         path.rename(path.with_name(f".{path.name}"))
 
 
-def give(files, count):
-    """Let the source see the next few files."""
-    for path in files[:count]:
+def give(files):
+    """Let the source see files that were withheld."""
+    for path in files:
         path.with_name(f".{path.name}").rename(path)
-    del files[:count]
 
 
 def taken_from(run, role, held):
@@ -70,8 +80,8 @@ def taken_from(run, role, held):
     return any(event["from"] == held.node and event["generation"] > held.generation for event in took)
 
 
-def taken_in(run, name):
+def taken_in(run, source, name):
     """Say whether a file is part of an epoch."""
-    channel = run.work.channel("events")
+    channel = run.work.channel(source)
     epochs = range(channel.ledger.floor() + 1, channel.last_epoch() + 1)
     return any(name in json.dumps(channel.manifest(epoch).planned) for epoch in epochs)

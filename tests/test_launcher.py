@@ -15,6 +15,7 @@ from anabranch import launcher as launcher_module
 from anabranch.agent import Agent
 from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.manifest import Manifest, Producer
+from anabranch.clock import ManualClock
 from anabranch.errors import InUse
 from anabranch.launcher import MOST_DEATHS_WITHOUT_PROGRESS, Launcher, NodeEnded
 from anabranch.node_options import NodeOptions
@@ -220,3 +221,21 @@ def test_running_again_is_how_someone_acts(tmp_path, processes):
     node.end(KILLED)
     node.poll()
     assert failures.exists()
+
+
+def test_where_others_go_on_a_node_is_started_again_later(tmp_path, processes):
+    """Starting takes the CPU that the takeover needs."""
+    clock = ManualClock(50.0)
+    options = NodeOptions(file=tmp_path / "orders.py", work=tmp_path / "work")
+    launcher = Launcher(options, restart_after_s=3.0, clock=clock)
+    node = launcher.start()
+    node.process.code = KILLED
+    assert launcher.poll(node)
+    clock.advance(2.9)
+    assert launcher.poll(node)
+    assert (len(processes.started), node.restarts) == (1, 0)
+    clock.advance(0.2)
+    assert launcher.poll(node)
+    assert (len(processes.started), node.restarts) == (2, 1)
+    assert launcher.poll(node)
+    assert len(processes.started) == 2

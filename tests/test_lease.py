@@ -46,6 +46,14 @@ def test_who_comes_second_is_told_who_was_first(ledger, seen):
     assert lease.holder().node == "node-1"
 
 
+def test_a_planned_takeover_is_known_as_one(ledger):
+    """Whoever reads the lease sees that the holder before was well."""
+    lease = Lease(ledger)
+    first = lease.take("node-1", after=None)
+    lease.take("node-2", after=first, life="b", planned=True)
+    assert lease.holder() == Holder(1, "node-2", "b", planned=True)
+
+
 def test_of_many_takers_one_wins(tmp_path):
     """However many nodes take a generation at once, exactly one holds it, and all agree who."""
     ready, won = threading.Barrier(8), []

@@ -6,6 +6,7 @@ from anabranch.lease import Holder
 from anabranch.roles import COURTESY_S, Decision, RoleView, decide, free
 
 MINE, OTHER, NEWER = Holder(3, "node-1", "a"), Holder(3, "node-2", "b"), Holder(4, "node-2", "b")
+PLANNED = Holder(4, "node-2", "b", planned=True)
 NOTHING = Decision("nothing")
 
 TABLE = {
@@ -28,6 +29,20 @@ TABLE = {
     ),
     "its holder is suspected": (RoleView(OTHER, None, "silent", first=True, free_s=0.0), Decision("take", "silent")),
     "suspected, another comes first": (RoleView(OTHER, None, "silent", first=False, free_s=0.0), NOTHING),
+    "asked for": (RoleView(OTHER, None, None, first=False, free_s=0.0, asked=True), Decision("take", "asked for")),
+    "asked for, and held here": (RoleView(MINE, MINE, None, first=True, free_s=0.0, asked=True), NOTHING),
+    "taken as planned, by one that is not ready": (
+        RoleView(PLANNED, MINE, None, first=True, free_s=0.0, relieved=False),
+        NOTHING,
+    ),
+    "taken as planned, by one that is at work": (
+        RoleView(PLANNED, MINE, None, first=True, free_s=0.0, relieved=True),
+        Decision("step down", "node-2 holds generation 4"),
+    ),
+    "taken without a plan, by one that is not ready": (
+        RoleView(NEWER, MINE, None, first=True, free_s=0.0, relieved=False),
+        Decision("step down", "node-2 holds generation 4"),
+    ),
     "suspected for long": (RoleView(OTHER, None, "silent", first=False, free_s=5.0), Decision("take", "silent")),
 }
 

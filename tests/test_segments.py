@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anabranch as ab
+from anabranch.errors import PipelineError
 from anabranch.pipeline import Pipeline
-from anabranch.segments import consumers, cut, depth
+from anabranch.segments import consumers, cut, depth, override
 
 
 def step(name):
@@ -203,3 +204,13 @@ def test_any_pipeline_is_cut_into_whole_segments(drawing):
     assert {(channel, unit) for channel, units in readers.items() for unit in units} == {
         (read, segment.name) for segment in segments.values() for read in segment.inputs
     } | {(sink.stream, sink.name) for sink in graph.sinks.values()}
+
+
+def test_one_strategy_may_replace_all_others():
+    """By name, for every segment; an unknown name says which there are."""
+    segments = cut(drawn({"a": "lines", "b": "a"}))
+    assert {type(some) for some in override("active", segments, "memory:").values()} == {ab.ActiveStandby}
+    assert override("passive", segments, "log:there")["b"].stores == ("log:there",)
+    assert override("none", segments, "memory:") == {}
+    with pytest.raises(PipelineError, match="no strategy 'fast'"):
+        override("fast", segments, "memory:")

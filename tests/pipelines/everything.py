@@ -1,7 +1,7 @@
 """One pipeline with every kind of segment, over two inputs with late rows: what the kill tests run.
 
 `ANABRANCH_TEST_STEPS` chooses some of the steps (a comma-separated list), so that each can be tried alone;
-`ANABRANCH_TEST_STRATEGY` how they are protected.
+`ANABRANCH_TEST_STRATEGIES` how each is protected (`windowed:active,joined:trailing`).
 """
 
 import os
@@ -15,8 +15,7 @@ COLUMNS = "ts timestamp, key string, value bigint, too_late boolean"
 STEPS = os.environ.get("ANABRANCH_TEST_STEPS", "stateless,windowed,running,joined,outer").split(",")
 
 pipe = ab.Pipeline("everything", settings=ab.Settings(largest_epoch_bytes=30_000, pending_epochs=2, state_partitions=2))
-STRATEGIES = {"active": ab.ActiveStandby(), "trailing": ab.TrailingStandby(every_s=1)}
-pipe.protect(strategy=STRATEGIES.get(os.environ.get("ANABRANCH_TEST_STRATEGY", "")), guarantee="precise")
+pipe.protect(guarantee="precise")
 events = pipe.source("events", ab.read_jsonl("events", schema=COLUMNS))
 needs_loads = {"joined", "outer"} & set(STEPS)
 loads = pipe.source("loads", ab.read_jsonl("loads", schema=COLUMNS)) if needs_loads else None
@@ -70,3 +69,13 @@ if "outer" in STEPS:
         return _near(events, loads, "leftOuter")
 
     pipe.sink(outer, ab.parquet("out/outer"))
+
+STRATEGIES = {
+    "active": ab.ActiveStandby(),
+    "trailing": ab.TrailingStandby(every_s=1),
+    "passive": ab.PassiveStandby(store="log:store"),
+    "upstream": ab.UpstreamBackup(),
+}
+for _protected in filter(None, os.environ.get("ANABRANCH_TEST_STRATEGIES", "").split(",")):
+    _step, _, _strategy = _protected.partition(":")
+    pipe.protect(_step, strategy=STRATEGIES[_strategy])

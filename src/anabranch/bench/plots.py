@@ -133,3 +133,26 @@ def plot_failover(report: Path, picture: Path) -> None:
     gaps.set_xticklabels(names, rotation=30, fontsize=7)
     figure.tight_layout()
     figure.savefig(picture)
+
+
+def plot_overhead(report: Path, picture: Path) -> None:
+    """Draw the CPU of both nodes, and the time an epoch takes, for every strategy."""
+    from matplotlib.figure import Figure
+
+    lines = lines_of(report)
+    names = list(dict.fromkeys(line["strategy"] for line in lines))
+    figure = Figure(figsize=(9, 4))
+    cpu, latency = figure.subplots(1, 2)
+    for place, name in enumerate(names):
+        some = [line for line in lines if line["strategy"] == name]
+        mean = {key: sum(line[key] for line in some) / len(some) for key in ("primary_cpu", "standby_cpu", "latency_s")}
+        cpu.bar(place, mean["primary_cpu"], color="#1f77b4", label="primary" if place == 0 else None)
+        under, label = mean["primary_cpu"], "standby" if place == 0 else None
+        cpu.bar(place, mean["standby_cpu"], bottom=under, color="#9aa5b1", label=label)
+        latency.bar(place, mean["latency_s"], color="#1f77b4")
+    for axes, what in ((cpu, "cores used"), (latency, "seconds from claim to publication, median")):
+        axes.set(ylabel=what, xticks=range(len(names)))
+        axes.set_xticklabels(names, rotation=30, fontsize=7)
+    cpu.legend()
+    figure.tight_layout()
+    figure.savefig(picture)

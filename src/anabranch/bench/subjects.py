@@ -139,7 +139,7 @@ class NodesSubject(Subject):
             return False
         if self._strategy == "passive-cold":
             return any(node["phase"] == "cold" for node in nodes)
-        if self._strategy == "passive-warm":
+        if self._strategy in ("passive-warm", "none"):
             return all(node["phase"] == "running" for node in nodes)
         standbys = [unit for node in nodes for unit in node["units"] if unit["role"] == "standby"]
         return any(unit["batches"] >= WARM_BATCHES and not unit["scratch"] for unit in standbys)
@@ -160,6 +160,38 @@ class NodesSubject(Subject):
                 if manifest is not None:
                     self._times[epoch] = manifest.released_s
         return [self._times[epoch] for epoch in sorted(self._times)]
+
+    def sessions(self) -> list[int]:
+        """Return the sessions of the nodes that are there."""
+        records = [json.loads(path.read_bytes()) for path in sorted((self._work / "nodes").glob("node-?.json"))]
+        return [int(record["pid"]) for record in records]
+
+    def last_epoch(self) -> int:
+        """Return the newest epoch of the output."""
+        return Work.open(self._work).channel(_UNIT).last_epoch()
+
+    def latencies(self, first: int, last: int) -> list[float]:
+        """Return how long each epoch took, from the claim of its input to its publication."""
+        work = Work.open(self._work)
+        given, taken = work.channel("words"), work.channel(_UNIT)
+        pairs = [(given.manifest(epoch), taken.manifest(epoch)) for epoch in range(first + 1, last + 1)]
+        return [end.released_s - start.released_s for start, end in pairs if start is not None and end is not None]
+
+    def rows(self, first: int, last: int) -> int:
+        """Count the rows that some epochs of the input hold."""
+        channel = Work.open(self._work).channel("words")
+        files = [
+            piece["file"]
+            for epoch in range(first + 1, last + 1)
+            if (manifest := channel.manifest(epoch)) is not None
+            for piece in (manifest.planned or {}).get("pieces", [])
+        ]
+        return sum(pq.read_metadata(self.directory / "input" / name).num_rows for name in files)
+
+    def shipped_bytes(self) -> int:
+        """Return how much went to stores so far."""
+        nodes = collect(Work.open(self._work))["nodes"]
+        return sum(store["size_bytes"] for node in nodes for unit in node["units"] for store in unit["stores"])
 
     def phases(self, killed_s: float) -> dict[str, float | None]:
         deadline_s = time.time() + 60.0

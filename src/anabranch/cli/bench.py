@@ -14,6 +14,7 @@ from anabranch.bench import endurance as endurance_bench
 from anabranch.bench import failover as failover_bench
 from anabranch.bench import keeping as keeping_bench
 from anabranch.bench import latency as latency_bench
+from anabranch.bench import overhead as overhead_bench
 from anabranch.bench import plots
 from anabranch.bench import stores as stores_bench
 from anabranch.bench import throughput as throughput_bench
@@ -158,6 +159,32 @@ def failover(
     failover_bench.measure(failover_bench.FailoverOptions(strategies, kills), report, _say)
     plots.plot_failover(report.path, out / "failover.png")
     found = failover_bench.summary(report, strategies)
+    if as_json:
+        sys.stdout.write(json.dumps({"strategies": found, "results": str(report.path)}) + "\n")
+        return
+    for name, figures in found.items():
+        sys.stdout.write(f"{name}: {', '.join(f'{key} {value:g}' for key, value in figures.items())}\n")
+    sys.stdout.write(f"results and plot: {out}\n")
+
+
+@app.command()
+def overhead(
+    *,
+    seconds: Annotated[float, typer.Option("--seconds", min=10, help="Seconds that count, per strategy.")] = 60.0,
+    rounds: RoundsOption = 1,
+    out: OutOption = DEFAULT_OUT,
+    as_json: JsonOption = False,
+    trace: TraceOption = False,
+) -> None:
+    """CPU, latency and bytes of every strategy while nothing fails, with the formulas of the literature beside them.
+
+    Example:
+      anabranch bench overhead --seconds 60
+    """
+    del trace  # read by main
+    report = _report(out, "overhead")
+    found = overhead_bench.measure(overhead_bench.OverheadOptions(seconds, rounds), report, _say)
+    plots.plot_overhead(report.path, out / "overhead.png")
     if as_json:
         sys.stdout.write(json.dumps({"strategies": found, "results": str(report.path)}) + "\n")
         return
