@@ -63,6 +63,19 @@ def test_an_input_that_is_not_read_is_refused(spark, tmp_path):
         build(spark, one_step(inputs, lambda left, _right: left), tmp_path, inputs, tmp_path)
 
 
+def test_random_functions_are_no_change_of_the_plan(spark, tmp_path):
+    """Spark draws their seeds anew whenever a plan is analysed; a pipeline that uses them must be able to go on."""
+
+    def drawn(events):
+        columns = {"a": F.rand(), "b": F.randn(), "c": F.uuid(), "d": F.uniform(1, 5), "e": F.randstr(4)}
+        return events.select("key", *(column.alias(name) for name, column in columns.items()))
+
+    def built(run):
+        return build(spark, one_step(["events"], drawn), tmp_path, {"events": SCHEMA_FOR_STEPS}, tmp_path / run)
+
+    assert built("one").identity() == built("two").identity()
+
+
 def test_errors_before_anything_runs(tmp_path):
     """A file without a pipeline ends with a message, a hint, exit code 2, and no trace."""
     (tmp_path / "empty.py").write_text("x = 1\n")

@@ -1,6 +1,7 @@
 """The keepers of a node: whose versions they may touch, and what a failing store may not do to the pipeline."""
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,6 +28,18 @@ def url(tmp_path):
     return f"log:{tmp_path / 'store'}"
 
 
+@dataclass
+class KeptRun:
+    """A run that notes what it was told to publish."""
+
+    name: str
+    run: str
+    released: list[int] = field(default_factory=list)
+
+    def release_shipped(self, up_to):
+        self.released.append(up_to)
+
+
 class Home:
     """A work directory with one protected unit."""
 
@@ -41,7 +54,7 @@ class Home:
     def run(self, run, epochs):
         """Run some epochs, and end in order once they are kept."""
         checkpoint = FakeCheckpoint(self.path / run_path("counts", run) / "checkpoint")
-        self.keepers.begin("counts", run, (), self.around)
+        self.keepers.begin(KeptRun("counts", run), (), self.around)
         for epoch in range(epochs):
             checkpoint.commit(epoch)
             wait_until(lambda epoch=epoch: self.keepers.kept_epoch("counts") == epoch, TIMEOUT_S, f"version {epoch}")
@@ -104,7 +117,7 @@ def test_a_store_that_is_away_is_opened_later(tmp_path, url, monkeypatch):
 
     monkeypatch.setattr(keeping, "open_store", open_store)
     checkpoint = FakeCheckpoint(tmp_path / "home" / run_path("counts", "r000000.00000001") / "checkpoint")
-    home.keepers.begin("counts", "r000000.00000001", (), NOTHING_AROUND)
+    home.keepers.begin(KeptRun("counts", "r000000.00000001"), (), NOTHING_AROUND)
     for epoch in range(4):
         checkpoint.commit(epoch)
     wait_until(lambda: home.keepers.status("counts")[0]["error"] == "not there", TIMEOUT_S, "the error in the status")
@@ -157,3 +170,17 @@ def test_a_directory_that_cannot_be_listed_is_not_empty(tmp_path):
     (tmp_path / "store").write_text("")
     with pytest.raises(StoreError, match="cannot be read"):
         namespaces(f"log:{tmp_path / 'store'}", "")
+
+
+def test_a_run_is_told_what_every_store_has(tmp_path):
+    """What waits for its checkpoint is published when the slowest store has it, and not before."""
+    home = Home(tmp_path / "home", [f"log:{tmp_path / 'one'}", f"files:{tmp_path / 'two'}"], "a" * 32)
+    kept = KeptRun("counts", "r000000.00000001")
+    checkpoint = FakeCheckpoint(home.path / run_path("counts", kept.run) / "checkpoint")
+    home.keepers.begin(kept, (), NOTHING_AROUND)
+    for epoch in range(3):
+        checkpoint.commit(epoch)
+        wait_until(lambda epoch=epoch: home.keepers.kept_epoch("counts") == epoch, TIMEOUT_S, f"version {epoch}")
+        wait_until(lambda epoch=epoch: epoch in kept.released, TIMEOUT_S, f"epoch {epoch} to be told")
+    assert kept.released == sorted(kept.released)
+    home.keepers.finish(in_order=True)

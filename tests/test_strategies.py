@@ -156,7 +156,7 @@ def test_amnesia_marks_everything_that_differs(stream, data):
     highest = max((time for times in stream[: lost + 1] for time in times), default=None)
     model = WindowedCount(LENGTH, DELAY)
     following = Completeness.after(SPAN, (highest,))
-    for epoch in range(lost + 1, len(stream)):
+    for epoch in range(lost + 1, len(stream)) if highest is not None else ():
         done = model.batch(stream[epoch])
         marked = following.incomplete(flagged=False, seen_ms=(done.seen,), watermark_ms=done.watermark)
         if not marked and not any(time < highest for time in stream[epoch]):
@@ -190,7 +190,10 @@ PASSIVE = PassiveStandby(store="memory:")
     [
         (ActiveStandby(), View(published=-1, waiting=0), None),
         (ActiveStandby(), View(published=0, waiting=0), Begin(open=True)),
-        (ActiveStandby(), View(published=9, waiting=9, at=8), None),
+        (ActiveStandby(), View(published=9, waiting=9, at=7, mergeable=True), None),
+        (ActiveStandby(), View(published=9, waiting=9, at=3, mergeable=True, past=Past), Follow(8, open=True)),
+        (ActiveStandby(), View(published=9, waiting=9, at=3, since_s=60.0), None),
+        (ActiveStandby(), View(published=30, waiting=30, at=3, since_s=60.0), Renew(open=True)),
         (TrailingStandby(), View(published=0, waiting=0), Begin()),
         (TrailingStandby(), View(published=9, waiting=9, at=3), Follow(4)),
         (PASSIVE, View(published=0, waiting=0), Begin()),

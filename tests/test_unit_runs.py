@@ -175,7 +175,6 @@ def test_files_of_an_earlier_boot_are_not_trusted(home, monkeypatch):
     shutil.copytree(life.checkpoint.parent, kept)
     life.whole(2, 1)
     (life.checkpoint / "offsets" / "2").write_bytes(b"")
-    monkeypatch.setattr("anabranch.unit.boot_id", lambda: "another")
     monkeypatch.setattr("anabranch.runs.boot_id", lambda: "another")
     heir = home.unit()
     assert heir.prepare(lambda directory: shutil.copytree(kept, directory)) == 1
@@ -185,7 +184,6 @@ def test_files_of_an_earlier_boot_are_not_trusted(home, monkeypatch):
 def test_without_a_store_files_of_an_earlier_boot_are_all_there_is(home, monkeypatch):
     """They are used: most crashes of a system take nothing that is older than half a minute."""
     Life(home).whole(0, 1)
-    monkeypatch.setattr("anabranch.unit.boot_id", lambda: "another")
     monkeypatch.setattr("anabranch.runs.boot_id", lambda: "another")
     assert home.unit().prepare() == 0
 

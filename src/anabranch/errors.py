@@ -119,6 +119,10 @@ class Deposed(AnabranchError):
     """A newer generation holds the lease; this holder steps down."""
 
 
+class Superseded(AnabranchError):
+    """Another run published other rows for an epoch: the state of this one is no longer the published history."""
+
+
 class AgentError(AnabranchError):
     """A node's agent did not answer."""
 

@@ -13,6 +13,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +22,13 @@ from anabranch.channel.channel import Channel
 from anabranch.channel.manifest import Manifest
 from anabranch.delivery import Delivery
 from anabranch.durable import write_atomic
-from anabranch.errors import Diverged
+from anabranch.errors import Diverged, Superseded
 from anabranch.failures import MALFORMED, Failure, judge, poison, sink_failure
 from anabranch.keeper.surroundings import Surroundings
 from anabranch.keeping import Keepers
 from anabranch.pacer import Downstream, PacedSource, Pacer, noted_position
 from anabranch.pacing import trim_floor
+from anabranch.pending import pending_files
 from anabranch.plans import spark_message
 from anabranch.replicas import Replicas
 from anabranch.segments import depth
@@ -87,8 +89,15 @@ class Hosting:
             if self._kept.get(name) != unit.run:
                 self._kept[name] = unit.run
                 sources = tuple(self.channels[source] for source in self._setup.graph.sources)
-                around = Surroundings(self._setup.work.path, sources, self.channels[name], self._setup.consumers[name])
-                self._keepers.begin(name, unit.run, self._setup.segments[name].inputs, around)
+                output = self.channels[name]
+                around = Surroundings(
+                    self._setup.work.path,
+                    sources,
+                    output,
+                    self._setup.consumers[name],
+                    pending=partial(pending_files, unit.release.pending, output),
+                )
+                self._keepers.begin(unit, self._setup.segments[name].inputs, around)
         for name in [name for name in self._kept if name not in self.replicas.primaries]:
             del self._kept[name]
             self.first_output_s.pop(name, None)
@@ -130,6 +139,11 @@ class Hosting:
             raise failure
 
     def _on_failure(self, name: str, unit: Unit, error: BaseException) -> None:
+        if isinstance(error, Superseded):
+            # Its state is nobody's; the next run goes on from that of the run that was published.
+            self._setup.note("superseded", unit=name, reason=error.message)
+            self.replicas.end(name)
+            return
         failure = Failure(unit.run, unit.committed() + 1, self._explained(unit, error))
         path = self._failures_path(name)
         history = [Failure(**past) for past in json.loads(path.read_bytes())] if path.exists() else []

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from anabranch.clock import Clock
 from anabranch.errors import StoreError, StoreUnavailable
@@ -22,6 +22,16 @@ from anabranch.strategies import PassiveStandby
 FINISH_S = 30.0
 
 
+class KeptUnit(Protocol):
+    """A run that is kept, and that may wait for it."""
+
+    name: str
+    run: str
+
+    def release_shipped(self, up_to: int) -> None:
+        """Publish what waited until every store had its version."""
+
+
 class Keepers:
     """One keeper per protected unit."""
 
@@ -34,18 +44,21 @@ class Keepers:
         self._note = note
         self._home = ""
         self._keepers: dict[str, Keeper] = {}
+        self._runs: dict[str, KeptUnit] = {}
         self._tidied: set[tuple[str, str]] = set()
 
     def belong_to(self, pipeline: str, work_id: str) -> None:
         """Say whose versions these are: stores may be shared, and nobody touches what others keep there."""
         self._home = f"{pipeline}-{work_id[:12]}"
 
-    def begin(self, unit: str, run: str, inputs: tuple[str, ...], surroundings: Surroundings) -> None:
+    def begin(self, kept: KeptUnit, inputs: tuple[str, ...], surroundings: Surroundings) -> None:
         """Begin to keep a run, in a namespace of its own in every store; does nothing for an unprotected unit."""
+        unit, run = kept.name, kept.run
         strategy = self._strategies.get(unit)
         if strategy is None:
             return
         self.end(unit)
+        self._runs[unit] = kept
         stores = {url: _Reopened(url, f"{self._home}/{unit}/{run}") for url in strategy.stores}
         for store in stores.values():
             with contextlib.suppress(StoreUnavailable):
@@ -62,7 +75,10 @@ class Keepers:
         self._keepers[unit].start()
 
     def _on_shipped(self, url: str, version: Version) -> None:
-        """Drop the former runs of a unit as soon as this one can take their place; if that fails, after the next."""
+        """Publish what waited for this version; drop the former runs of a unit once this one can take their place."""
+        kept, keeper = self._runs.get(version.unit), self._keepers.get(version.unit)
+        if kept is not None and keeper is not None and kept.run == version.run:
+            kept.release_shipped(keeper.shipped_epoch())
         own = f"{self._home}/{version.unit}/{version.run}"
         if (url, own) in self._tidied:
             return

@@ -36,6 +36,9 @@ _STATEFUL = (
     "GlobalLimit",
     "SessionWindow",
 )
+# Spark draws seeds for random functions anew whenever it analyses a plan.
+_RANDOM = re.compile(r"\b(?:rand|randn|randstr|uniform|uuid|shuffle)\(")
+_SEED = re.compile(r"-?\d{10,}")
 _VOLATILE = re.compile(r"#\d+L?|@[0-9a-f]{4,}|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|lambda \d+|plan_id=\d+")
 
 
@@ -118,6 +121,8 @@ def _normalised(line: str) -> str:
     if relation:
         name = re.search(r"input_name=([\w.]+)", after)
         line = f"{before}Input {name[1] if name else ''}"
+    if _RANDOM.search(line):
+        line = _SEED.sub("#", line)
     return _VOLATILE.sub("#", line)
 
 

@@ -183,7 +183,8 @@ class Replicas:
             after = unit.prepare(
                 lambda directory: self._restore(name, directory), owner=None if keeps else self._setup.options.name
             )
-            at_once = merge_end(after, view.published, view.late) if view.mergeable else -1
+            merges = view.mergeable and self.strategy(name).policy != "shipped"
+            at_once = merge_end(after, view.published, view.late) if merges else -1
             gate = Gate(at_once if at_once > after else -1)
         else:
             unit.prepare_empty()
@@ -215,11 +216,11 @@ class Replicas:
             begin = told
             self._start(name, "standby", lambda: self._begun(name, begin), lambda unit: self._stands(name, unit, begin))
         elif isinstance(told, Renew) and standby is not None:
-            begin = Begin(empty=standby.empty, scratch=standby.empty and view.batches < WARM_BATCHES)
+            begin = Begin(told.open, standby.empty, scratch=standby.empty and view.batches < WARM_BATCHES)
             self._start(name, "standby", lambda: self._begun(name, begin), lambda unit: self._stands(name, unit, begin))
         elif isinstance(told, Follow) and standby is not None and (view.at or 0) >= standby.to:
             standby.to, standby.told_s = told.to, now_s
-            standby.unit.follow(told.to)
+            standby.unit.follow(told.to, go_on=told.open)
 
     def _begun(self, name: str, begin: Begin) -> Unit:
         unit = self._unit(name, None, scratch=begin.scratch)
@@ -302,6 +303,7 @@ class Replicas:
             output=self.channels[name],
             node=self._setup.options.name,
             scratch=scratch,
+            release=self.strategy(name).policy,
         )
         return Unit(plan.built, place, self._events, run=plan.run, generation=generation, clock=self._setup.clock)
 

@@ -12,11 +12,14 @@ import os
 import re
 import shutil
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
-from anabranch.checkpoint import Commit, last_commit
+from anabranch.checkpoint import Commit, last_commit, link_checkpoint
 from anabranch.durable import TEMPORARY_PREFIX, boot_id, write_advisory
 
+# Says whether the state of a run, whose directory is given, at a commit is one to go on from.
+Fits = Callable[[Path, Commit], bool]
 _BOOT = "boot"
 _OWNER = "owner"
 _SCRATCH = "scratch"
@@ -35,7 +38,7 @@ def make_run(directory: Path, run: str, node: str, *, scratch: bool = False) -> 
     if path.exists():
         raise FileExistsError(errno.EEXIST, "the run exists", str(path))
     unnamed = path.with_name(f"{TEMPORARY_PREFIX}{run}")
-    unnamed.mkdir(parents=True)
+    (unnamed / "watermarks").mkdir(parents=True)
     write_advisory(unnamed / _BOOT, boot_id().encode())
     write_advisory(unnamed / _OWNER, node.encode())
     if scratch:
@@ -44,11 +47,13 @@ def make_run(directory: Path, run: str, node: str, *, scratch: bool = False) -> 
     return path
 
 
-def newest_commit(directory: Path, *, boot: str | None = None, owner: str | None = None) -> tuple[str, Commit] | None:
+def newest_commit(
+    directory: Path, *, boot: str | None = None, owner: str | None = None, fits: Fits | None = None
+) -> tuple[str, Commit] | None:
     """Return the run with the newest committed epoch, None if no run of this unit ever committed.
 
     With `boot`, only runs of that start of the operating system count: the files of earlier ones may be torn or gone.
-    With `owner`, only runs of that node.
+    With `owner`, only runs of that node; with `fits`, only those whose state at their commit is the right one.
     """
     found: list[tuple[int, str, Commit]] = []
     for run in _runs(directory):
@@ -60,7 +65,7 @@ def newest_commit(directory: Path, *, boot: str | None = None, owner: str | None
         if (path / _SCRATCH).exists():
             continue
         commit = last_commit(path / "checkpoint")
-        if commit is not None:
+        if commit is not None and (fits is None or fits(path, commit)):
             found.append((commit.epoch, run, commit))
     if not found:
         return None
@@ -68,11 +73,38 @@ def newest_commit(directory: Path, *, boot: str | None = None, owner: str | None
     return run, commit
 
 
-def link_watermarks(old: Path, new: Path, batch_id: int) -> None:
-    """Give a run the watermarks that another noted for a batch, if it did."""
-    noted = old / "watermarks" / str(batch_id)
+def choose(
+    directory: Path,
+    run: str,
+    restore: Callable[[Path], object],
+    *,
+    owner: str | None = None,
+    fits: Fits | None = None,
+) -> tuple[str, Commit] | None:
+    """Return what a new run goes on from: the newest run that can be trusted, or a version that `restore` brings back.
+
+    `restore(directory)` makes the directory of a run, or nothing.
+    """
+    trusted = newest_commit(directory, boot=boot_id(), owner=owner, fits=fits)
+    if trusted is not None:
+        return trusted
+    # Run ids sort by age: this one is older than the run that goes on from it.
+    name = f"{run.partition('.')[0]}.00000000"
+    path = directory / "runs" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    restore(path)
+    commit = last_commit(path / "checkpoint")
+    if commit is not None:
+        return name, commit
+    return newest_commit(directory, owner=owner, fits=fits)
+
+
+def link_run(old: Path, new: Path, commit: Commit) -> None:
+    """Hard-link what a run needs of another, at a commit: the checkpoint, and the watermarks noted for it."""
+    noted = old / "watermarks" / str(commit.batch_id)
     if noted.exists():
-        os.link(noted, new / "watermarks" / str(batch_id))
+        os.link(noted, new / "watermarks" / str(commit.batch_id))
+    link_checkpoint(old / "checkpoint", new / "checkpoint", commit)
 
 
 def remove_former(directory: Path, run: str, node: str) -> bool:

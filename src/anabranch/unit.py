@@ -12,6 +12,7 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,14 +28,16 @@ from anabranch.channel.writer import (
     writing,
     written,
 )
-from anabranch.checkpoint import Commit, last_batch, last_commit, link_checkpoint
+from anabranch.checkpoint import Commit, last_batch
 from anabranch.clock import Clock
-from anabranch.durable import boot_id, write_advisory
-from anabranch.errors import Corrupt, Deposed, Diverged, Trimmed
+from anabranch.durable import write_advisory
+from anabranch.errors import Corrupt, Diverged, Trimmed
 from anabranch.execution import QueryInternals
-from anabranch.runs import link_watermarks, make_run, newest_commit, remove_former
+from anabranch.pending import fits
+from anabranch.releasing import Releasing
+from anabranch.runs import choose, link_run, make_run, remove_former
 from anabranch.strategies.amnesia import Completeness
-from anabranch.strategies.strategy import Takeover
+from anabranch.strategies.strategy import Release, Takeover
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,15 +48,14 @@ if TYPE_CHECKING:
 # A query reads its logs and loads its sources before its first batch; a minute means that it hangs.
 _START_TIMEOUT_S = 60.0
 OPEN = Gate()
-# How soon a standby that withholds an epoch sees that the primary has published it.
-_WITHHOLD_POLL_S = 0.01
 
 
 @dataclass(frozen=True)
 class UnitPlace:
     """Where a unit lives: its directory, its input and output channels, and the node that runs it.
 
-    The run is a scratch one if it only warms the node up: its state is nobody's.
+    The run is a scratch one if it only warms the node up: its state is nobody's. `release` says when an epoch is
+    published: by the holder of the lease, by whoever has written it first, or once its checkpoint is in the store.
     """
 
     directory: Path
@@ -61,6 +63,7 @@ class UnitPlace:
     output: Channel
     node: str = ""
     scratch: bool = False
+    release: Release = "leader"
 
 
 @dataclass(frozen=True)
@@ -89,14 +92,13 @@ class Unit:
     ) -> None:
         self.name = built.segment.name
         self.run = run
+        self.directory = place.directory / "runs" / self.run
         self._built = built
         self._place = place
         self._events = events
-        self.generation = -1 if generation is None else generation
-        self._promoted = threading.Event()
+        self.release = Releasing(place.output, self.directory, place.release, clock)
         if generation is not None:
-            self._promoted.set()
-        self._stopping = False
+            self.release.promote(generation)
         self._clock = clock
         self.scratch = place.scratch
         self.batches = 0
@@ -104,7 +106,6 @@ class Unit:
         self._compare_from = 0
         self._after = -1
         self._completeness = Completeness(built.span)
-        self.directory = place.directory / "runs" / self.run
         self._checkpoint = self.directory / "checkpoint"
         self._started = threading.Event()
         self._internals: QueryInternals | None = None
@@ -121,29 +122,31 @@ class Unit:
         `restore(directory)` is asked for a kept version if no run of this unit is left that can be trusted: it makes
         the directory of a run, or nothing. With `owner`, only the runs of that node are gone on from.
         """
-        home = self._place.directory
-        previous = newest_commit(home, boot=boot_id(), owner=owner) or self._restored(restore)
-        previous = previous or newest_commit(home, owner=owner)
+        home, output = self._place.directory, self._place.output
+        shipped = self._place.release == "shipped"
+        base = choose(home, self.run, restore, owner=owner, fits=partial(fits, output) if shipped else None)
         make_run(home, self.run, self._place.node, scratch=self.scratch)
-        published = self._place.output.last_epoch()
-        (self.directory / "watermarks").mkdir()
-        if previous is None:
+        published = output.last_epoch()
+        if base is None:
             after = self._first_epoch() - 1
         else:
-            run, commit = previous
-            after = commit.epoch
-            self._commit = commit
-            if after > published:
+            run, self._commit = base
+            after = self._commit.epoch
+            if after > published and not shipped:
                 raise Corrupt(
                     f"unit {self.name!r} has state of epoch {after}, but its output has {published + 1} epochs",
                     hint="the output channel was damaged; restore it from a copy",
                 )
-            old = home / "runs" / run
-            link_watermarks(old, self.directory, commit.batch_id)
-            link_checkpoint(old / "checkpoint", self._checkpoint, commit)
+            link_run(home / "runs" / run, self.directory, self._commit)
+            self.release.pending.inherit(home / "runs" / run, self._commit)
+        if shipped and after < published:
+            raise Corrupt(
+                f"unit {self.name!r} has no state of epoch {published}, and must not execute again what is published",
+                hint="its stores lost a version; restore them from a copy",
+            )
         self._epoch = after
         self._refuse_trimmed(after)
-        known = self._published(after) if after >= 0 else None
+        known = self.release.published(after) if after >= 0 else None
         if known is not None and (known.gap or known.incomplete):
             self._completeness = Completeness.after(self._built.span, known.seen_ms)
         return after
@@ -151,16 +154,22 @@ class Unit:
     def prepare_empty(self) -> None:
         """Make the run's directory, without state; where it begins is said when it is begun or promoted."""
         make_run(self._place.directory, self.run, self._place.node, scratch=self.scratch)
-        (self.directory / "watermarks").mkdir()
 
     def begin_after(self, epoch: int, *, compare_from: int = 0, lost: bool = False) -> None:
         """Say where a run without state begins, and whether its predecessor's state is lost."""
         self._refuse_trimmed(epoch)
         self._epoch = self._after = epoch
         self._compare_from = compare_from
-        known = self._published(epoch) if lost and epoch >= 0 else None
-        if known is not None:
-            self._completeness = Completeness.after(self._built.span, known.seen_ms)
+        if lost and epoch >= 0:
+            self._completeness = Completeness.after(self._built.span, self._last_seen(epoch))
+
+    def _last_seen(self, epoch: int) -> tuple[int | None, ...]:
+        """Return the event times that the newest epoch up to one brought, as far as anyone knows."""
+        while epoch >= 0 and (known := self.release.published(epoch)) is not None:
+            if known.seen_ms:
+                return known.seen_ms
+            epoch -= 1
+        return ()
 
     def _refuse_trimmed(self, after: int) -> None:
         for name, channel in self._place.inputs.items():
@@ -170,15 +179,6 @@ class Unit:
                     f"is trimmed up to {channel.ledger.floor()}",
                     hint="its checkpoint was lost; restore it from a copy, or start over with another --work directory",
                 )
-
-    def _restored(self, restore: Callable[[Path], object]) -> tuple[str, Commit] | None:
-        # Run ids sort by age: this one is older than the run that goes on from it.
-        name = f"{self.run.partition('.')[0]}.00000000"
-        runs = self._place.directory / "runs"
-        runs.mkdir(parents=True, exist_ok=True)
-        restore(runs / name)
-        commit = last_commit(runs / name / "checkpoint")
-        return None if commit is None else (name, commit)
 
     def _first_epoch(self) -> int:
         """Return where a unit without state begins: at zero, but rejects with what is left of their source."""
@@ -258,10 +258,11 @@ class Unit:
             watermark_ms=planned.watermark_ms,
         )
         if share.discarded:
-            published = self._published(planned.epoch)
+            published = self.release.published(planned.epoch)
         else:
-            published = self._release(planned, share, seen, incomplete=incomplete)
+            published = self.release(self._manifest(planned, share, seen, incomplete=incomplete))
         if published is not None and not incomplete and self._differs(published, share):
+            self.release.refuse_other_history(published)
             self._events.diverged(_divergence(self.name, published, share))
         for channel in self._place.inputs.values():
             channel.acknowledge(self.name, self.run, planned.epoch)
@@ -282,12 +283,8 @@ class Unit:
                     return True
         return False
 
-    def _release(self, planned: Planned, share: Written, seen: _Seen, *, incomplete: bool) -> Manifest | None:
-        """Publish an epoch as soon as that is this unit's turn; return what is published, None if that is trimmed."""
-        while not self._promoted.wait(_WITHHOLD_POLL_S) and not self._place.output.ledger.decided(planned.epoch):
-            if self._stopping:
-                raise Deposed(f"unit {self.name!r} is stopped while it withholds epoch {planned.epoch}")
-        manifest = Manifest(
+    def _manifest(self, planned: Planned, share: Written, seen: _Seen, *, incomplete: bool) -> Manifest:
+        return Manifest(
             epoch=planned.epoch,
             producer=Producer(self.name, self.run, self.generation),
             released_s=self._clock.now_s(),
@@ -300,16 +297,6 @@ class Unit:
             late_rows=seen.late_rows,
             incomplete=incomplete,
         )
-        try:
-            return self._place.output.release(manifest).manifest
-        except Trimmed:
-            return None
-
-    def _published(self, epoch: int) -> Manifest | None:
-        try:
-            return self._place.output.manifest(epoch)
-        except Trimmed:
-            return None
 
     def _note_execution(self, batch_id: int) -> _Seen:
         """Note what Spark would forget in a restart, before it commits; return what it knows of the batch."""
@@ -328,15 +315,24 @@ class Unit:
 
     def promote(self, generation: int, how: Takeover) -> None:
         """Release from now on, in this generation; what was withheld comes first. Opens the gate."""
-        self.generation = generation
-        self._promoted.set()
+        self.release.promote(generation)
         self._inputs.open_gate(Gate(how.at_once, after=self._after))
 
-    def follow(self, to: int) -> None:
-        """Go on to an epoch that others have published, in one micro-batch, and wait there."""
-        self._inputs.open_gate(Gate(to, open=False, after=self._after))
+    def follow(self, to: int, *, go_on: bool = False) -> None:
+        """Go on to an epoch that others have published, in one micro-batch; then wait, or go on epoch by epoch."""
+        self._inputs.open_gate(Gate(to, open=go_on, after=self._after))
 
     # Observing
+
+    @property
+    def generation(self) -> int:
+        """The generation in which it publishes, -1 if it does not."""
+        return self.release.generation
+
+    def release_shipped(self, up_to: int) -> None:
+        """Publish what waited for its checkpoint to be stored; called by the keeper."""
+        for published in self.release.shipped(up_to):
+            self._events.released(self.name, published)
 
     def input_floor(self) -> int:
         """Return up to which epoch an input is trimmed."""
@@ -372,13 +368,15 @@ class Unit:
     def failure(self) -> BaseException | None:
         """Return why the query ended, None while it runs."""
         query = self.query
+        if self.release.superseded is not None:
+            return self.release.superseded
         if query is None or query.isActive:
             return None
         return query.exception() or RuntimeError("the query ended")
 
     def stop(self) -> None:
         """End the query; an unfinished epoch is executed again by the next run."""
-        self._stopping = True
+        self.release.stop()
         if self.query is not None:
             self.query.stop()
 

@@ -15,7 +15,8 @@ COLUMNS = "ts timestamp, key string, value bigint, too_late boolean"
 STEPS = os.environ.get("ANABRANCH_TEST_STEPS", "stateless,windowed,running,joined,outer").split(",")
 
 pipe = ab.Pipeline("everything", settings=ab.Settings(largest_epoch_bytes=30_000, pending_epochs=2, state_partitions=2))
-pipe.protect(guarantee="precise")
+if "drawn" not in STEPS:
+    pipe.protect(guarantee="precise")
 events = pipe.source("events", ab.read_jsonl("events", schema=COLUMNS))
 needs_loads = {"joined", "outer"} & set(STEPS)
 loads = pipe.source("loads", ab.read_jsonl("loads", schema=COLUMNS)) if needs_loads else None
@@ -70,11 +71,22 @@ if "outer" in STEPS:
 
     pipe.sink(outer, ab.parquet("out/outer"))
 
+if "drawn" in STEPS:
+
+    @pipe.step(events, output_mode="update")
+    def drawn(events: DataFrame) -> DataFrame:
+        """Draw a number for every row: executed again, it gives other rows. Its state is all that was drawn."""
+        some = events.where("value % 50 = 0").select("key", F.floor(F.rand() * 1_000_000).alias("number"))
+        return some.groupBy((F.crc32("key") % 3).alias("group")).agg(F.collect_list("number").alias("numbers"))
+
+    pipe.sink(drawn, ab.parquet("out/drawn"))
+
 STRATEGIES = {
     "active": ab.ActiveStandby(),
     "trailing": ab.TrailingStandby(every_s=1),
     "passive": ab.PassiveStandby(store="log:store"),
     "upstream": ab.UpstreamBackup(),
+    "shipped": ab.PassiveStandby(store="log:store", release="shipped"),
 }
 for _protected in filter(None, os.environ.get("ANABRANCH_TEST_STRATEGIES", "").split(",")):
     _step, _, _strategy = _protected.partition(":")

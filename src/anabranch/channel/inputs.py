@@ -45,7 +45,7 @@ class Inputs:
         return cls(directory, {name: Path(path) for name, path in content["channels"]})
 
     def open_gate(self, gate: Gate) -> None:
-        """Let data in, so far; a gate that was opened is never closed again, that would be another run."""
+        """Let data in, so far; it is looked at before every micro-batch."""
         write_advisory(self.directory / "gate", gate.encode())
 
 
@@ -80,6 +80,7 @@ class Alignment:
         self._inputs: list[Channel] = []
         self._seat: int | None = None
         self._gate: Gate | None = None
+        self._gate_seen = (0, 0)
 
     def next_epoch(self, epoch: int) -> int:
         """Return the epoch at which the next micro-batch ends, `epoch` if there is nothing to read now."""
@@ -100,13 +101,16 @@ class Alignment:
         return max(after, -1 if self._gate is None else self._gate.after) + 1
 
     def _gated(self, epoch: int) -> int:
-        if self._gate is None or not self._gate.open:
-            try:
-                self._gate = Gate(**json.loads((self._directory / "gate").read_bytes()))
-            except FileNotFoundError:
-                return epoch
-            if not self._inputs:
-                self._inputs = [Channel.open(path) for path in Inputs.load(self._directory).channels.values()]
+        path = self._directory / "gate"
+        try:
+            seen = path.stat()
+            if self._gate is None or (seen.st_ino, seen.st_mtime_ns) != self._gate_seen:
+                self._gate_seen = (seen.st_ino, seen.st_mtime_ns)
+                self._gate = Gate(**json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            return epoch
+        if not self._inputs:
+            self._inputs = [Channel.open(path) for path in Inputs.load(self._directory).channels.values()]
         return self._gate.next_epoch(epoch)
 
     def _take_seat(self) -> int:

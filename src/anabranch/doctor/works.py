@@ -14,6 +14,7 @@ from anabranch.doctor.finding import Finding
 from anabranch.durable import TEMPORARY_PREFIX
 from anabranch.errors import AnabranchError, Corrupt, Trimmed
 from anabranch.ledger.directory import DirectoryLedger
+from anabranch.pending import Pending
 from anabranch.runs import newest_commit
 from anabranch.work import Work
 
@@ -135,6 +136,7 @@ def _unit(work: Work, name: str) -> Iterator[Finding]:
         last = work.channel(name).ledger.last()
     except AnabranchError:
         return  # said by the channel
-    if commit.epoch > (-1 if last is None else last):
+    pending = Pending(directory / "runs" / newest_run).files(commit.epoch)
+    if commit.epoch > (-1 if last is None else last) + len(pending):
         text = f"has state of epoch {commit.epoch}, but its output ends at {last}"
         yield Finding("output lost", str(directory), text, advice=_RESTORE)

@@ -2,7 +2,8 @@
 
 - what the directory was made with (`identity.json`) and the description of each channel;
 - the plan of every source up to the version's epoch: whoever goes on must not decide those epochs differently;
-- the manifests and parts of the unit's output that a consumer may still need, and always the newest epoch.
+- the manifests and parts of the unit's output that a consumer may still need, and always the newest epoch; also those
+  that wait to be published until this version is stored.
 
 All of these are files that never change once they have their name, so they are kept like the checkpoint's own.
 """
@@ -10,7 +11,7 @@ All of these are files that never change once they have their name, so they are 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +22,16 @@ from anabranch.ledger.directory import slot_name
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The channels around one unit; `consumers` are those of its output."""
+    """The channels around one unit; `consumers` are those of its output.
+
+    `pending(epoch)` are the files of what is written up to an epoch and not yet published.
+    """
 
     work: Path
     sources: tuple[Channel, ...]
     output: Channel
     consumers: tuple[str, ...]
+    pending: Callable[[int], list[Path]] = lambda _: []
 
     def files(self, epoch: int) -> list[str]:
         """Return the paths, relative to the work directory, that belong to a version at an epoch."""
@@ -37,8 +42,9 @@ class Surroundings:
             positions = channel.path / "positions"
             found += [positions / name for name in os.listdir(positions) if name.isdigit() and int(name) <= epoch]
         needed = min([epoch - 1, *(self.output.safe(unit) for unit in self.consumers)])
-        kept = range(max(needed, self.output.ledger.floor()) + 1, epoch + 1)
+        kept = range(max(needed, self.output.ledger.floor()) + 1, min(epoch, self.output.last_epoch()) + 1)
         found += [self.output.path / "channel.json", *_slots(self.output, kept), *_parts(self.output, kept)]
+        found += self.pending(epoch)
         return [str(path.relative_to(self.work)) for path in found]
 
 

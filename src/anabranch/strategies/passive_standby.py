@@ -20,10 +20,12 @@ from anabranch.strategies.strategy import (
     Begin,
     Follow,
     Instruction,
+    Release,
     Renew,
     Strategy,
     Takeover,
     View,
+    check_release,
     merge_end,
 )
 
@@ -40,7 +42,9 @@ class PassiveStandby(Strategy):
     """Ship a version every `every` epochs or every `every_s` seconds, to one store or to several.
 
     `store` is an address: `log:DIR`, `files:DIR`, `redis://HOST:PORT/DB`. Each store alone is enough to restore from.
-    While a store is behind, the epochs that it lacks are held; at `most_behind` of them no more input is taken.
+    While a store is behind, the epochs that it lacks are held; at `most_behind` of them no more input is taken. With
+    `release="shipped"` an epoch is published only when every store has its version: then even a segment that gives
+    other rows every time it is executed goes on, elsewhere, from the state that belongs to what readers have seen.
     """
 
     store: str | Sequence[str]
@@ -48,6 +52,7 @@ class PassiveStandby(Strategy):
     every_s: float | None = None
     most_behind: int = 5_000
     temperature: Temperature = "gated"
+    release: Literal["leader", "shipped"] = "leader"
     stores: tuple[str, ...] = field(init=False)
     name: ClassVar[str] = "passive"
 
@@ -66,6 +71,12 @@ class PassiveStandby(Strategy):
             if value is not None and not value > 0:
                 raise PipelineError(f"PassiveStandby: {name} is {value!r}", hint=f"{name} must be more than zero")
         check_temperature("PassiveStandby", self.temperature)
+        check_release("PassiveStandby", self.release, ("leader", "shipped"))
+
+    @property
+    def policy(self) -> Release:
+        """When an epoch is published."""
+        return self.release
 
     @property
     def trigger(self) -> Trigger:
@@ -79,16 +90,17 @@ class PassiveStandby(Strategy):
             return None
         if view.at is None:
             return Begin() if view.published >= 0 else None
-        if view.batches < WARM_BATCHES:
+        if view.batches < WARM_BATCHES and self.release == "leader":
             return Follow(view.at + 1) if view.at + 1 < view.published else None
         due = view.saved - view.at >= _RENEW_EPOCHS and view.since_s >= _RENEW_S
         return Renew() if due else None
 
     def takeover(self, view: View) -> Takeover:
         """Go on from the checkpoint that the standby waits on, unless another gets there sooner."""
-        if view.at is None:
+        if view.at is None or (self.release == "shipped" and view.at < view.published):
+            # What is published must not be executed again if that could give other rows.
             return Takeover("newest")
-        if view.mergeable:
+        if view.mergeable and self.release == "leader":
             return Takeover("standby", at_once=merge_end(view.at, view.published, view.late))
         return Takeover("newest" if view.saved - view.at > _MOST_EPOCHS_AGAIN else "standby")
 

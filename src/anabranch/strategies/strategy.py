@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from anabranch.errors import PipelineError
 from anabranch.spans import NO_STATE, Span
 
 # A node is really fast only after this many micro-batches: code is compiled, workers are forked.
@@ -69,19 +70,24 @@ class Begin:
 
 @dataclass(frozen=True)
 class Follow:
-    """Go on to an epoch that is published, in one micro-batch, and wait there."""
+    """Go on to an epoch that is published, in one micro-batch; wait there or, `open`, go on epoch by epoch."""
 
     to: int
+    open: bool = False
 
 
 @dataclass(frozen=True)
 class Renew:
-    """Replace the standby by a new one."""
+    """Replace the standby by a new one, which is open or not as Begin says."""
+
+    open: bool = False
 
 
 Instruction = Begin | Follow | Renew
 
 
+# When an epoch is published: see releasing.py.
+Release = Literal["leader", "written", "shipped"]
 Use = Literal["standby", "newest", "nothing"]
 
 
@@ -109,6 +115,11 @@ class Strategy:
     name: ClassVar[str]
     # Whether another node may go on from the files of the unit's runs.
     keeps_state: ClassVar[bool] = True
+
+    @property
+    def policy(self) -> Release:
+        """When an epoch is published."""
+        return "leader"
 
     def standby(self, view: View) -> Instruction | None:
         """Say what to do for a standby now; None: nothing."""
@@ -156,3 +167,9 @@ def merge_end(at: int, published: int, late: Callable[[int], bool]) -> int:
     while end + 1 < published and not late(end + 2):
         end += 1
     return end
+
+
+def check_release(who: str, release: str, known: tuple[str, ...]) -> None:
+    """Refuse a release policy that a strategy does not have."""
+    if release not in known:
+        raise PipelineError(f"{who}: release is {release!r}", hint=f"use one of {', '.join(known)}")

@@ -1,0 +1,109 @@
+"""Epochs that are written and not yet released, because their checkpoint has to be in the store first.
+
+    units/NAME/runs/RUN/pending/EEEEEEEEEEEE   the manifest, as it will be published
+    units/NAME/runs/RUN/origin                 whose state the run began with: the run that published it, and the epoch
+
+They belong to the state that the run commits: whoever goes on from it releases them first. So a segment that gives
+other rows every time it is executed is published with the state that belongs to those rows, or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from anabranch.channel.channel import Channel
+from anabranch.channel.manifest import Manifest, decode
+from anabranch.checkpoint import Commit
+from anabranch.durable import write_advisory, write_atomic
+from anabranch.errors import Trimmed
+
+_ORIGIN = "origin"
+
+
+class Pending:
+    """The pending epochs of one run."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._directory = run / "pending"
+
+    def add(self, manifest: Manifest) -> None:
+        """Keep a manifest, durably: the commit that follows must not be without it."""
+        self._directory.mkdir(exist_ok=True)
+        write_atomic(self._directory / f"{manifest.epoch:012d}", manifest.encode())
+
+    def manifests(self, up_to: int | None = None) -> list[Manifest]:
+        """Return what is pending, oldest first."""
+        found = []
+        for path in self.files(up_to):
+            try:
+                found.append(decode(path.read_bytes(), str(path)))
+            except FileNotFoundError:
+                continue  # released in the meantime
+        return found
+
+    def files(self, up_to: int | None = None) -> list[Path]:
+        """Return the files of what is pending, oldest first."""
+        try:
+            names = sorted(name for name in os.listdir(self._directory) if name.isdigit())
+        except FileNotFoundError:
+            return []
+        return [self._directory / name for name in names if up_to is None or int(name) <= up_to]
+
+    def remove(self, epoch: int) -> None:
+        """Forget an epoch: it is released."""
+        (self._directory / f"{epoch:012d}").unlink(missing_ok=True)
+
+    def inherit(self, old: Path, commit: Commit) -> None:
+        """Take over what another run had pending at a commit, and remember whose state that is."""
+        for manifest in Pending(old).manifests(commit.epoch):
+            self.add(manifest)
+        run, epoch = _origin(old)
+        if epoch != commit.epoch:
+            run = old.name
+        write_advisory(self._run / _ORIGIN, f"{run} {commit.epoch}".encode())
+
+
+def fits(output: Channel, run: Path, commit: Commit) -> bool:
+    """Say whether the state of a run at a commit belongs to what is published.
+
+    It does if the published epoch is the run's own, or that of the run whose state it began with; or if it is ahead of
+    what is published and everything in between is pending.
+    """
+    published = output.last_epoch()
+    pending = Pending(run).manifests(commit.epoch)
+    if any(not _agrees(output, manifest) for manifest in pending if manifest.epoch <= published):
+        return False
+    if commit.epoch > published:
+        ahead = [manifest.epoch for manifest in pending if manifest.epoch > published]
+        return ahead == list(range(published + 1, commit.epoch + 1))
+    try:
+        manifest = output.manifest(commit.epoch)
+    except Trimmed:
+        return False
+    if manifest is None:
+        return False
+    return manifest.producer.run == run.name or _origin(run) == (manifest.producer.run, commit.epoch)
+
+
+def pending_files(pending: Pending, output: Channel, up_to: int) -> list[Path]:
+    """Return everything that belongs to what is pending: the manifests, and the parts that they name."""
+    parts = [output.parts / part.name for manifest in pending.manifests(up_to) for part in manifest.parts]
+    return [*pending.files(up_to), *parts]
+
+
+def _agrees(output: Channel, manifest: Manifest) -> bool:
+    try:
+        published = output.manifest(manifest.epoch)
+    except Trimmed:
+        return True
+    return published is not None and (published.digest, published.rows) == (manifest.digest, manifest.rows)
+
+
+def _origin(run: Path) -> tuple[str, int]:
+    try:
+        name, epoch = (run / _ORIGIN).read_text().split()
+    except FileNotFoundError:
+        return run.name, -1
+    return name, int(epoch)

@@ -1,0 +1,200 @@
+"""What takes longer than the suite may: kills during takeovers, of launchers, and of random nodes for half an hour.
+
+`ANABRANCH_SOAK_SECONDS` is how long the last one goes on (default 1,800); `ANABRANCH_TEST_SEED` repeats a run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+
+import pytest
+
+from anabranch.bench.processes import kill_session
+from anabranch.testing.wait import wait_until
+from exactness import by_batch, by_reference
+from harness import PIPELINES, TIMEOUT_S, anabranch, processes_of, running
+from pipelines.make_input import write_input
+
+pytestmark = [pytest.mark.soak, pytest.mark.spark]
+EVERYTHING = PIPELINES / "everything.py"
+SECONDS = float(os.environ.get("ANABRANCH_SOAK_SECONDS", "1800"))
+KILL_EVERY_S = 90.0
+PROTECTED = {"windowed": "active", "running": "trailing", "joined": "passive"}
+
+
+class Feeder:
+    """Lets a pipeline see one file after the other, at a steady pace."""
+
+    def __init__(self, directory, every_s):
+        self._files = [sorted((directory / name).iterdir()) for name in ("events", "loads")]
+        for path in [path for files in self._files for path in files]:
+            path.rename(path.with_name(f".{path.name}"))
+        self._every_s = every_s
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._feed, daemon=True)
+
+    def start(self):
+        self._thread.start()
+
+    def _feed(self):
+        events, loads = self._files
+        for number, path in enumerate(events):
+            give(path)
+            if number % 4 == 0 and number // 4 < len(loads):
+                give(loads[number // 4])
+            if self._ending.wait(self._every_s):
+                break
+
+    def stop(self):
+        """Give nothing more; what was never given goes, so that oracles do not see it."""
+        self._ending.set()
+        self._thread.join()
+        for files in self._files:
+            for path in files:
+                path.with_name(f".{path.name}").unlink(missing_ok=True)
+        return [files_given(files) for files in self._files]
+
+
+def give(path):
+    path.with_name(f".{path.name}").rename(path)
+
+
+def files_given(files):
+    return [path for path in files if path.exists()]
+
+
+@pytest.fixture
+def seed():
+    found = int(os.environ.get("ANABRANCH_TEST_SEED", random.randrange(1_000_000)))
+    print(f"seed {found}")  # noqa: T201  a failure must be repeatable
+    return found
+
+
+@pytest.fixture
+def protected(monkeypatch):
+    monkeypatch.setenv("ANABRANCH_TEST_STEPS", ",".join(PROTECTED))
+    monkeypatch.setenv("ANABRANCH_TEST_STRATEGIES", ",".join(f"{step}:{how}" for step, how in PROTECTED.items()))
+
+
+def started(tmp_path, nodes):
+    return running(tmp_path, EVERYTHING, "--nodes", str(nodes), "--retain", "all", "--master", "local[1]")
+
+
+def standbys(run):
+    return list(run.replicas().values()).count("standby")
+
+
+def generation(run):
+    return run.work.lease("windowed").holder().generation
+
+
+def stopped(tmp_path, run, feeder):
+    """Let everything that was given be processed, and stop in order."""
+    events, loads = feeder.stop()
+    for source, files in (("events", events), ("loads", loads)):
+        wait_until(lambda source=source, files=files: taken_in(run, source, files[-1].name), TIMEOUT_S, files[-1].name)
+    assert anabranch(tmp_path, "stop", "--work", str(run.work_path)).returncode == 0, run.output()
+
+
+def taken_in(run, source, name):
+    channel = run.work.channel(source)
+    return any(
+        name in json.dumps(channel.manifest(epoch).planned)
+        for epoch in range(max(0, channel.last_epoch() - 200), channel.last_epoch() + 1)
+    )
+
+
+def exact(tmp_path, spark):
+    steps = tuple(PROTECTED)
+    for found in (by_reference(tmp_path, EVERYTHING, steps), by_batch(spark, tmp_path, steps)):
+        for name, verdict in found.items():
+            assert verdict.expected > 0, name
+            assert verdict.exact, (name, verdict)
+
+
+@pytest.mark.usefixtures("protected")
+def test_the_node_that_takes_over_is_killed_too(tmp_path, spark, seed):
+    """Three nodes; the primary dies, and the one that takes over dies at once: the third goes on."""
+    write_input(tmp_path, files=600, seed=seed)
+    feeder = Feeder(tmp_path, 0.5)
+    with started(tmp_path, 3) as run:
+        feeder.start()
+        wait_until(lambda: standbys(run) >= len(PROTECTED), TIMEOUT_S, "the standbys")
+        before = generation(run)
+        kill_session(run.holder_pid("windowed"))
+        wait_until(lambda: generation(run) > before, TIMEOUT_S, "the first takeover")
+        kill_session(run.holder_pid("windowed"))
+        wait_until(lambda: generation(run) > before + 1, TIMEOUT_S, "the second takeover")
+        run.wait_for_epoch("windowed", run.last("windowed") + 10)
+        stopped(tmp_path, run, feeder)
+        assert run.finish() == 0, run.output()
+    exact(tmp_path, spark)
+
+
+@pytest.mark.usefixtures("protected")
+def test_nodes_do_not_need_their_launcher(tmp_path, spark, seed):
+    """It dies, then the primary: the standby goes on, and ends in order."""
+    write_input(tmp_path, files=600, seed=seed)
+    feeder = Feeder(tmp_path, 0.5)
+    with started(tmp_path, 2) as run:
+        feeder.start()
+        wait_until(lambda: standbys(run) == len(PROTECTED), TIMEOUT_S, "the standbys")
+        run.process.kill()
+        run.process.wait()
+        before = generation(run)
+        kill_session(run.holder_pid("windowed"))
+        wait_until(lambda: generation(run) > before, TIMEOUT_S, "the takeover")
+        run.wait_for_epoch("windowed", run.last("windowed") + 10)
+        stopped(tmp_path, run, feeder)
+        wait_until(lambda: not run.nodes(), TIMEOUT_S, "the last node to end")
+    exact(tmp_path, spark)
+
+
+@pytest.mark.usefixtures("protected")
+def test_half_an_hour_of_kills(tmp_path, spark, seed):
+    """A random node dies every minute and a half; memory and files stay bounded, nothing is left behind."""
+    chance = random.Random(seed)
+    write_input(tmp_path, files=int(SECONDS * 2), rows=100, seed=seed)
+    feeder = Feeder(tmp_path, 0.5)
+    seen = []
+    with started(tmp_path, 2) as run:
+        feeder.start()
+        wait_until(lambda: standbys(run) == len(PROTECTED), TIMEOUT_S, "the standbys")
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < SECONDS:
+            threading.Event().wait(KILL_EVERY_S * chance.uniform(0.8, 1.2))
+            wait_until(lambda: len(run.nodes()) == 2, TIMEOUT_S, "both nodes")
+            victim = chance.choice(run.nodes())
+            kill_session(int(str(victim["pid"])))
+            seen.append(measured(run))
+            print(json.dumps({"killed": victim["name"], **seen[-1]}))  # noqa: T201  progress of a long test
+        stopped(tmp_path, run, feeder)
+        assert run.finish() == 0, run.output()
+        assert processes_of(run.work_path) == []
+    exact(tmp_path, spark)
+    quarter = max(1, len(seen) // 4)
+    for what in ("files", "mib"):
+        early = max(line[what] for line in seen[: 2 * quarter])
+        late = max(line[what] for line in seen[-quarter:])
+        assert late <= 1.2 * early, (what, early, late)
+
+
+def measured(run):
+    """Return how many files the units have, and the memory of the node that is left."""
+    files = sum(len(names) for _, _, names in os.walk(run.work_path / "units"))
+    resident = 0
+    for record in run.nodes():
+        for entry in os.scandir("/proc"):
+            if not entry.name.isdigit():
+                continue
+            try:
+                stat = open(f"/proc/{entry.name}/stat").read().rpartition(")")[2].split()  # noqa: SIM115  one line
+                if int(stat[3]) == record["pid"]:
+                    resident += int(stat[21]) * os.sysconf("SC_PAGE_SIZE")
+            except OSError:
+                continue
+    return {"files": files, "mib": resident >> 20, "epoch": run.last("windowed")}
