@@ -77,6 +77,12 @@ class Running:
         holder = self.work.lease(role).holder()
         return next(int(str(node["pid"])) for node in self.nodes() if holder and node["life"] == holder.life)
 
+    def taken_in(self, source: str, name: str) -> bool:
+        """Say whether a file is part of an epoch of a source."""
+        channel = self.work.channel(source)
+        epochs = range(max(0, channel.last_epoch() - 200), channel.last_epoch() + 1)
+        return any(name in json.dumps(channel.manifest(epoch).planned) for epoch in epochs)
+
     def events(self, kind: str) -> list[dict[str, object]]:
         """Return what the history says of a kind."""
         return [event for event in self.work.history() if event["kind"] == kind]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 
@@ -47,9 +46,9 @@ def test_output_is_exact_after_a_takeover(tmp_path, spark, monkeypatch, fault):
         wait_until(lambda: taken_from(run, "windowed", held), TIMEOUT_S, "the takeover")
         give(events[20:])
         give(loads[6:])
-        wait_until(lambda: taken_in(run, "events", events[-1].name), TIMEOUT_S, "the last file to be taken in")
+        wait_until(lambda: run.taken_in("events", events[-1].name), TIMEOUT_S, "the last file to be taken in")
         if has_loads:
-            wait_until(lambda: taken_in(run, "loads", loads[-1].name), TIMEOUT_S, "the last file to be taken in")
+            wait_until(lambda: run.taken_in("loads", loads[-1].name), TIMEOUT_S, "the last file to be taken in")
         if sent == signal.SIGSTOP:
             os.kill(victim, signal.SIGCONT)
             stepped_down = lambda: {event["role"] for event in run.events("stepped down")} & set(protected)  # noqa: E731
@@ -94,10 +93,3 @@ def taken_from(run, role, held):
     """Say whether another node took a role; which roles the holder had besides does not matter."""
     took = [event for event in run.events("took over") if event["role"] == role]
     return any(event["from"] == held.node and event["generation"] > held.generation for event in took)
-
-
-def taken_in(run, source, name):
-    """Say whether a file is part of an epoch."""
-    channel = run.work.channel(source)
-    epochs = range(channel.ledger.floor() + 1, channel.last_epoch() + 1)
-    return any(name in json.dumps(channel.manifest(epoch).planned) for epoch in epochs)

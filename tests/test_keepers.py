@@ -34,10 +34,12 @@ class KeptRun:
 
     name: str
     run: str
+    settled: bool = True
     released: list[int] = field(default_factory=list)
 
     def release_shipped(self, up_to):
         self.released.append(up_to)
+        return self.settled
 
 
 class Home:
@@ -184,3 +186,19 @@ def test_a_run_is_told_what_every_store_has(tmp_path):
         wait_until(lambda epoch=epoch: epoch in kept.released, TIMEOUT_S, f"epoch {epoch} to be told")
     assert kept.released == sorted(kept.released)
     home.keepers.finish(in_order=True)
+
+
+def test_versions_of_older_runs_stay_until_a_run_is_settled(tmp_path):
+    """An older run may still be the one that others must go on from."""
+    url = f"log:{tmp_path / 'store'}"
+    home = Home(tmp_path / "home", url, "a" * 32)
+    home.run("r000000.00000001", 1)
+    for run, settled, left in (("r000001.00000002", False, 2), ("r000002.00000003", True, 1)):
+        kept = KeptRun("counts", run, settled)
+        checkpoint = FakeCheckpoint(home.path / run_path("counts", run) / "checkpoint")
+        home.keepers.begin(kept, (), NOTHING_AROUND)
+        checkpoint.commit(0)
+        wait_until(lambda kept=kept: kept.released, TIMEOUT_S, "the version")
+        home.keepers.finish(in_order=True)
+        found = find_versions([url])["counts"]
+        assert len({some.namespace for some in found}) == left

@@ -12,7 +12,8 @@ from anabranch.channel.writer import Planned
 from anabranch.checkpoint import Commit
 from anabranch.clock import ManualClock
 from anabranch.errors import Deposed, Superseded
-from anabranch.pending import Pending, fits, pending_files
+from anabranch.keeper.version import KeptFile, Version
+from anabranch.pending import Pending, acceptable, fits, pending_files
 from anabranch.releasing import Releasing
 from anabranch.testing.wait import wait_until
 
@@ -107,6 +108,19 @@ def test_what_is_not_shipped_is_pending(output, runs):
     assert [done.epoch for done in shipping.shipped(2)] == [2]
     assert list(shipping.shipped(9)) == []
     assert output.last_epoch() == 2
+    assert shipping.settled
+
+
+def test_a_run_that_published_only_what_it_inherited_is_not_settled(output, runs):
+    """The run before it may still be alive, and go on."""
+    shipping = releasing(output, runs, "shipped")
+    shipping.pending.add(manifest(0, run=OTHER))
+    assert [done.producer.run for done in shipping.shipped(0)] == [OTHER]
+    assert not shipping.settled
+    shipping(manifest(1))
+    assert list(shipping.shipped(1))
+    assert shipping.settled
+    assert releasing(output, runs, "leader").settled
 
 
 def test_other_rows_supersede_a_run(output, runs):
@@ -175,3 +189,19 @@ def test_what_is_pending_is_shipped_with_its_parts(output, runs):
         pending.add(manifest(epoch))
     names = [path.name for path in pending_files(pending, output, 1)]
     assert names == ["000000000000", "000000000001", f"0-{RUN}-0-0.arrow", f"1-{RUN}-0-0.arrow"]
+
+
+def test_versions_fit_as_runs_do(output):
+    """By what is published, and by what they carry."""
+
+    def version(epoch, run, *pending):
+        files = tuple(KeptFile(f"units/counts/runs/{run}/pending/{number:012d}", 1, 1) for number in pending)
+        return Version("counts", run, epoch, epoch, 0.0, files)
+
+    output.release(manifest(0))
+    output.release(manifest(1, "2", run=OTHER))
+    assert acceptable(output, version(0, RUN))
+    assert not acceptable(output, version(1, RUN))
+    assert acceptable(output, version(1, OTHER))
+    assert acceptable(output, version(3, OTHER, 2, 3))
+    assert not acceptable(output, version(3, OTHER, 3))

@@ -28,8 +28,11 @@ class KeptUnit(Protocol):
     name: str
     run: str
 
-    def release_shipped(self, up_to: int) -> None:
-        """Publish what waited until every store had its version."""
+    def release_shipped(self, up_to: int) -> bool:
+        """Publish what waited until every store had its version; say whether the versions of older runs may go.
+
+        As long as this run has published nothing itself, an older one may still be the one that others go on from.
+        """
 
 
 class Keepers:
@@ -77,8 +80,9 @@ class Keepers:
     def _on_shipped(self, url: str, version: Version) -> None:
         """Publish what waited for this version; drop the former runs of a unit once this one can take their place."""
         kept, keeper = self._runs.get(version.unit), self._keepers.get(version.unit)
-        if kept is not None and keeper is not None and kept.run == version.run:
-            kept.release_shipped(keeper.shipped_epoch())
+        current = keeper is not None and kept is not None and kept.run == version.run
+        if current and not kept.release_shipped(keeper.shipped_epoch()):  # type: ignore[union-attr]  # both are there
+            return
         own = f"{self._home}/{version.unit}/{version.run}"
         if (url, own) in self._tidied:
             return
@@ -140,10 +144,10 @@ class Keepers:
             for url, counters in keeper.counters().items()
         ]
 
-    def restore(self, unit: str, directory: Path) -> Version | None:
-        """Rebuild a unit's directory at the newest version of any of its stores; None if there is none."""
+    def restore(self, unit: str, directory: Path, accept: Callable[[Version], bool] = lambda _: True) -> Version | None:
+        """Rebuild a unit's directory at the newest acceptable version of any of its stores; None if there is none."""
         strategy = self._strategies.get(unit)
-        return None if strategy is None else restore_unit(strategy.stores, self._home, unit, directory)
+        return None if strategy is None else restore_unit(strategy.stores, self._home, unit, directory, accept)
 
 
 class _Reopened:

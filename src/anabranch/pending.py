@@ -17,6 +17,7 @@ from anabranch.channel.manifest import Manifest, decode
 from anabranch.checkpoint import Commit
 from anabranch.durable import write_advisory, write_atomic
 from anabranch.errors import Trimmed
+from anabranch.keeper.version import Version
 
 _ORIGIN = "origin"
 
@@ -62,7 +63,7 @@ class Pending:
         run, epoch = _origin(old)
         if epoch != commit.epoch:
             run = old.name
-        write_advisory(self._run / _ORIGIN, f"{run} {commit.epoch}".encode())
+        note_origin(self._run, run, commit.epoch)
 
 
 def fits(output: Channel, run: Path, commit: Commit) -> bool:
@@ -85,6 +86,24 @@ def fits(output: Channel, run: Path, commit: Commit) -> bool:
     if manifest is None:
         return False
     return manifest.producer.run == run.name or _origin(run) == (manifest.producer.run, commit.epoch)
+
+
+def acceptable(output: Channel, version: Version) -> bool:
+    """Say of a version in a store what `fits` says of a run on disk."""
+    published = output.last_epoch()
+    if version.epoch > published:
+        names = {file.path for file in version.files}
+        return all(f"{version.run_path}/pending/{e:012d}" in names for e in range(published + 1, version.epoch + 1))
+    try:
+        manifest = output.manifest(version.epoch)
+    except Trimmed:
+        return False
+    return manifest is not None and manifest.producer.run == version.run
+
+
+def note_origin(run: Path, origin: str, epoch: int) -> None:
+    """Note whose state a run begins with."""
+    write_advisory(run / _ORIGIN, f"{origin} {epoch}".encode())
 
 
 def pending_files(pending: Pending, output: Channel, up_to: int) -> list[Path]:

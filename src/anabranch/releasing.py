@@ -34,6 +34,9 @@ class Releasing:
         self._clock = clock
         self._promoted = threading.Event()
         self._stopping = False
+        self._run = run.name
+        # Whether this run is the unit's history: nobody can go on from an older one any more.
+        self.settled = policy != "shipped"
         self.pending = Pending(run)
         self.generation = -1
         self.superseded: Superseded | None = None
@@ -74,6 +77,7 @@ class Releasing:
                 self.superseded = _superseded(published)
                 return
             self.pending.remove(manifest.epoch)
+            self.settled = self.settled or published.producer.run == self._run
             yield published
 
     def refuse_other_history(self, published: Manifest) -> None:

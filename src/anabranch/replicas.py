@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anabranch.assembly import Assembly, Plan
@@ -17,6 +19,8 @@ from anabranch.channel.channel import Channel
 from anabranch.channel.inputs import Gate
 from anabranch.channel.manifest import Manifest, Producer
 from anabranch.errors import AnabranchError, PipelineError, Trimmed
+from anabranch.keeper.version import Version
+from anabranch.pending import acceptable, note_origin
 from anabranch.plans import BuiltSegment, spark_message
 from anabranch.runs import newest_commit
 from anabranch.setup import Setup
@@ -41,6 +45,8 @@ if TYPE_CHECKING:
 _NO_STANDBY_S = 5.0
 # Which run could be gone on from is looked up this often.
 _LOOK_FOR_SAVED_S = 1.0
+# What is remembered of published epochs; whoever needs older ones reads them again.
+_MOST_PAST = 20_000
 _UNPROTECTED = Unprotected()
 
 
@@ -67,7 +73,12 @@ class Replicas:
     """All replicas of one node."""
 
     def __init__(
-        self, setup: Setup, spark: SparkSession, assembly: Assembly, events: UnitEvents, restore: Callable[..., object]
+        self,
+        setup: Setup,
+        spark: SparkSession,
+        assembly: Assembly,
+        events: UnitEvents,
+        restore: Callable[..., Version | None],
     ) -> None:
         self._setup = setup
         self._spark = spark
@@ -180,9 +191,8 @@ class Replicas:
         unit = self._unit(name, generation)
         if how.use == "newest" or view.published < 0:
             keeps = self.strategy(name).keeps_state
-            after = unit.prepare(
-                lambda directory: self._restore(name, directory), owner=None if keeps else self._setup.options.name
-            )
+            owner = None if keeps else self._setup.options.name
+            after = unit.prepare(lambda directory: self._restored(name, directory), owner=owner)
             merges = view.mergeable and self.strategy(name).policy != "shipped"
             at_once = merge_end(after, view.published, view.late) if merges else -1
             gate = Gate(at_once if at_once > after else -1)
@@ -193,6 +203,15 @@ class Replicas:
         unit.start(self._spark, gate)
         self._await_first_poll(unit)
         return unit
+
+    def _restored(self, name: str, directory: Path) -> None:
+        """Bring back a version of a unit, if a store has one to go on from."""
+        if self.strategy(name).policy != "shipped":
+            self._restore(name, directory)
+            return
+        version = self._restore(name, directory, partial(acceptable, self.channels[name]))
+        if version is not None:
+            note_origin(directory, version.run, version.epoch)
 
     def _leads(self, name: str, unit: Unit) -> None:
         self.primaries[name] = unit
@@ -261,6 +280,7 @@ class Replicas:
             scratch=standby is not None and standby.unit.scratch,
             mergeable=built.unmergeable is None,
             span=built.span,
+            first=0 if self.strategy(name).keeps_state else self.channels[name].safe(name) + 1,
             past=lambda epoch: self._known(name, epoch),
         )
 
@@ -289,8 +309,7 @@ class Replicas:
             if manifest is None:
                 return None
             known[epoch] = Past(epoch, manifest.seen_ms, manifest.watermark_ms, manifest.late_rows)
-            for old in [old for old in known if old <= self.channels[name].ledger.floor()]:
-                del known[old]
+            known.pop(epoch - _MOST_PAST, None)
         return known[epoch]
 
     # Units

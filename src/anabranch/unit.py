@@ -329,10 +329,11 @@ class Unit:
         """The generation in which it publishes, -1 if it does not."""
         return self.release.generation
 
-    def release_shipped(self, up_to: int) -> None:
-        """Publish what waited for its checkpoint to be stored; called by the keeper."""
+    def release_shipped(self, up_to: int) -> bool:
+        """Publish what waited for its checkpoint to be stored; say whether older runs may go. Called by the keeper."""
         for published in self.release.shipped(up_to):
             self._events.released(self.name, published)
+        return self.release.settled and self.release.superseded is None
 
     def input_floor(self) -> int:
         """Return up to which epoch an input is trimmed."""

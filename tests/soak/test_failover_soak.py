@@ -96,16 +96,8 @@ def stopped(tmp_path, run, feeder):
     """Let everything that was given be processed, and stop in order."""
     events, loads = feeder.stop()
     for source, files in (("events", events), ("loads", loads)):
-        wait_until(lambda source=source, files=files: taken_in(run, source, files[-1].name), TIMEOUT_S, files[-1].name)
+        wait_until(lambda source=source, files=files: run.taken_in(source, files[-1].name), TIMEOUT_S, files[-1].name)
     assert anabranch(tmp_path, "stop", "--work", str(run.work_path)).returncode == 0, run.output()
-
-
-def taken_in(run, source, name):
-    channel = run.work.channel(source)
-    return any(
-        name in json.dumps(channel.manifest(epoch).planned)
-        for epoch in range(max(0, channel.last_epoch() - 200), channel.last_epoch() + 1)
-    )
 
 
 def exact(tmp_path, spark):

@@ -159,12 +159,7 @@ def failover(
     failover_bench.measure(failover_bench.FailoverOptions(strategies, kills), report, _say)
     plots.plot_failover(report.path, out / "failover.png")
     found = failover_bench.summary(report, strategies)
-    if as_json:
-        sys.stdout.write(json.dumps({"strategies": found, "results": str(report.path)}) + "\n")
-        return
-    for name, figures in found.items():
-        sys.stdout.write(f"{name}: {', '.join(f'{key} {value:g}' for key, value in figures.items())}\n")
-    sys.stdout.write(f"results and plot: {out}\n")
+    _tell(found, report, as_json=as_json)
 
 
 @app.command()
@@ -185,12 +180,7 @@ def overhead(
     report = _report(out, "overhead")
     found = overhead_bench.measure(overhead_bench.OverheadOptions(seconds, rounds), report, _say)
     plots.plot_overhead(report.path, out / "overhead.png")
-    if as_json:
-        sys.stdout.write(json.dumps({"strategies": found, "results": str(report.path)}) + "\n")
-        return
-    for name, figures in found.items():
-        sys.stdout.write(f"{name}: {', '.join(f'{key} {value:g}' for key, value in figures.items())}\n")
-    sys.stdout.write(f"results and plot: {out}\n")
+    _tell(found, report, as_json=as_json)
 
 
 def _report(out: Path, name: str, *, afresh: bool = True) -> Report:
@@ -205,6 +195,15 @@ def _report(out: Path, name: str, *, afresh: bool = True) -> Report:
 def _say(text: str) -> None:
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
+
+
+def _tell(found: dict[str, dict[str, float]], report: Report, *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps({"strategies": found, "results": str(report.path)}) + "\n")
+        return
+    for name, figures in found.items():
+        sys.stdout.write(f"{name}: {', '.join(f'{key} {value:g}' for key, value in figures.items())}\n")
+    sys.stdout.write(f"results and plot: {report.path.parent}\n")
 
 
 def _conclude(ratios: dict[str, float], report: Report, *, as_json: bool, what: str) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,9 +79,15 @@ def _readable_versions(url: str, namespace: str) -> Iterator[Version]:
                     yield decode(record, key)
 
 
-def restore_unit(stores: Iterable[str], home: str, unit: str, directory: Path) -> Version | None:
-    """Rebuild a unit's directory at the newest version that any store has of it; None if there is none."""
-    found = find_versions(stores, f"{home}/{unit}/").get(unit)
+def restore_unit(
+    stores: Iterable[str],
+    home: str,
+    unit: str,
+    directory: Path,
+    accept: Callable[[Version], bool] = lambda _: True,
+) -> Version | None:
+    """Rebuild a unit's directory at the newest acceptable version that any store has of it; None if there is none."""
+    found = [some for some in find_versions(stores, f"{home}/{unit}/").get(unit, []) if accept(some.version)]
     if not found:
         return None
     with found[0].opened() as store:

@@ -36,7 +36,7 @@ class View:
     could be linked, on any node that keeps it for others, else on this one; `published` and `waiting` are the newest
     epochs of the unit's output and of its inputs. `since_s` is how long ago the standby was begun or last told
     something, `batches` how many micro-batches of the unit this node has run. `past` reads what is known of a published
-    epoch, None if that is trimmed.
+    epoch, None if that is trimmed; nothing before `first` counts any more.
     """
 
     published: int
@@ -48,6 +48,7 @@ class View:
     scratch: bool = False
     mergeable: bool = False
     span: Span = NO_STATE
+    first: int = 0
     past: Callable[[int], Past | None] = lambda _: None
 
     def late(self, epoch: int) -> bool:

@@ -79,7 +79,7 @@ def known_past(view: View) -> list[Past]:
     """Return what is known of the published epochs up to the last one, oldest first."""
     found: list[Past] = []
     epoch = view.published
-    while epoch >= 0:
+    while epoch >= max(0, view.first):
         past = view.past(epoch)
         if past is None:
             break
