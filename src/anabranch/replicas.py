@@ -48,6 +48,8 @@ _LOOK_FOR_SAVED_S = 1.0
 # What is remembered of published epochs; whoever needs older ones reads them again.
 _MOST_PAST = 20_000
 _UNPROTECTED = Unprotected()
+# Brings a version of a unit back into a directory: name, directory, and which versions are acceptable.
+Restore = Callable[..., Version | None]
 
 
 @dataclass
@@ -78,7 +80,7 @@ class Replicas:
         spark: SparkSession,
         assembly: Assembly,
         events: UnitEvents,
-        restore: Callable[..., Version | None],
+        restore: Restore,
     ) -> None:
         self._setup = setup
         self._spark = spark

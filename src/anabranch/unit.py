@@ -139,7 +139,7 @@ class Unit:
                 )
             link_run(home / "runs" / run, self.directory, self._commit)
             self.release.pending.inherit(home / "runs" / run, self._commit)
-        if shipped and after < published:
+        if shipped and after < published and self.generation >= 0:
             raise Corrupt(
                 f"unit {self.name!r} has no state of epoch {published}, and must not execute again what is published",
                 hint="its stores lost a version; restore them from a copy",
