@@ -41,6 +41,7 @@ class FakeUnit:
     batches: int = 0
     told: list = field(default_factory=list)
     broken: BaseException | None = None
+    stuck: bool = False
     run: str = "r000000.00000000"
 
     def prepare(self, restore=None, *, owner=None):
@@ -67,6 +68,8 @@ class FakeUnit:
 
     def stop(self):
         self.told.append("stop")
+        if self.stuck:
+            raise TimeoutError("the query does not end")
 
     def failure(self):
         return self.broken
@@ -159,6 +162,16 @@ def test_what_is_led_runs_once(place):
     assert "stop" in node.units[0].told
 
 
+def test_a_primary_that_does_not_end_in_time_is_no_reason_to_die(place):
+    """It can do no harm, and what else runs here goes on."""
+    node = place(ActiveStandby())
+    node.reconcile(0)
+    node.units[0].stuck = True
+    node.reconcile(None)
+    node.units[0].stuck = False
+    assert node.notes[-1][0] == "standby failed"
+
+
 def test_a_standby_is_promoted(place):
     """The run that was there goes on; nothing is started anew."""
     node = place(ActiveStandby())
@@ -181,6 +194,7 @@ def test_a_standby_that_failed_is_not_promoted(place):
     node.units[0].broken = RuntimeError("its query died")
     node.reconcile(2)
     assert node.replicas.primaries["counts"] is node.units[1]
+    assert ("prepare", None) in node.units[1].told, "it goes on from the newest state, not from none"
     assert "stop" in node.units[0].told
 
 

@@ -18,7 +18,7 @@ from anabranch.assembly import Assembly, Plan
 from anabranch.channel.channel import Channel
 from anabranch.channel.inputs import Gate
 from anabranch.channel.manifest import Manifest, Producer
-from anabranch.errors import AnabranchError, PipelineError, Trimmed
+from anabranch.errors import PipelineError, Trimmed
 from anabranch.keeper.version import Version
 from anabranch.pending import acceptable, note_origin
 from anabranch.plans import BuiltSegment, spark_message
@@ -144,12 +144,12 @@ class Replicas:
         error = job.future.exception()
         if error is None:
             job.done(job.future.result())
-        elif job.kind == "standby" and isinstance(error, OSError | AnabranchError):
-            # The primary's files may go while they are linked.
-            self._no_standby_until_s[name] = self._setup.clock.steady_s() + _NO_STANDBY_S
-            self._setup.note("standby failed", unit=name, error=str(error))
-        else:
+        elif job.kind == "primary":
             raise error
+        else:
+            # The primary's files may go while they are linked; a query may not end in time.
+            self._no_standby_until_s[name] = self._setup.clock.steady_s() + _NO_STANDBY_S
+            self._setup.note("standby failed", unit=name, error=spark_message(error))
         return False
 
     def _start(self, name: str, kind: str, work: Callable[[], object], done: Callable[[Any], None]) -> None:
@@ -165,6 +165,7 @@ class Replicas:
     def _lead(self, name: str, generation: int) -> None:
         standby = self.standbys.get(name)
         if standby is not None and standby.unit.failure() is not None:
+            self._end_standby(name)
             standby = None
         view = self.view(name, exactly=True)
         how = self.strategy(name).takeover(view) if view.published >= 0 else Takeover("newest")
