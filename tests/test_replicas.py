@@ -282,6 +282,22 @@ def test_amnesia_publishes_gaps(place):
     assert node.notes == [("gap", {"unit": "counts", "first": 2, "last": 4})]
 
 
+def test_a_primary_whose_predecessor_goes_on_catches_up(place):
+    """After a planned takeover the old primary publishes on; the new one reads several epochs at once to get there."""
+    node = place(ActiveStandby())
+    node.publish(node.lines, node.counts, epochs=3)
+    node.reconcile(4)
+    unit = node.units[0]
+    node.publish(node.lines, node.counts, epochs=9)
+    for _ in range(3):
+        node.reconcile(4)
+    assert unit.told[-1] == ("follow", 10, True)
+    assert sum(told[0] == "follow" for told in unit.told) == 1
+    unit.at = 10
+    node.reconcile(4)
+    assert sum(told[0] == "follow" for told in unit.told) == 1
+
+
 def test_what_a_strategy_cannot_do_is_refused_before_anything_runs(place):
     """With the reason, and what to do instead."""
     with pytest.raises(PipelineError, match=r"by TrailingStandby: .* uses a list") as caught:

@@ -183,11 +183,13 @@ class Node:
             ending = last if last is not None else self._work.ending(self._options.session)
             if ending is not None and hosting.finished(ending):
                 break
-            # Starting a query may take long and is no hanging; if it never ends, nothing is published.
-            self._looked_s = None
             self._look_at_roles(hosting)
+            # Opening a store or ending a query may take long and is no hanging; if it never ends, nothing is published.
+            self._looked_s = None
+            hosting.reconcile(self._led())
             hosting.look_after()
             self._looked_s = self._clock.steady_s()
+            self._takeovers.look(self._clock.now_s(), lambda role: self._seen(hosting, role))
             now_s = self._clock.steady_s()
             if now_s - kept_house_s >= _HOUSEKEEPING_S:
                 sweep = now_s - swept_s >= _SWEEP_S
@@ -205,7 +207,7 @@ class Node:
     # Roles
 
     def _look_at_roles(self, hosting: Hosting) -> None:
-        """Take what is free, step down from what is another's, and stand by where that is asked for."""
+        """Take what is free, and step down from what is another's."""
         self._peers.look()
         for role, lease in self._roles.items():
             holder = lease.holder()
@@ -215,9 +217,10 @@ class Node:
                 self._step_down(hosting, role, decision.reason)
             elif decision.do == "take":
                 self._take(hosting, role, holder, decision.reason)
-        led = {role: mine.generation for role, mine in self._leases.items() if role in self._setup.segments}
-        hosting.reconcile(led)
-        self._takeovers.look(self._clock.now_s(), lambda role: self._seen(hosting, role))
+
+    def _led(self) -> dict[str, int]:
+        """Return the generations of the units that this node leads."""
+        return {role: mine.generation for role, mine in self._leases.items() if role in self._setup.segments}
 
     def _seen(self, hosting: Hosting, role: str) -> Seen:
         return Seen(

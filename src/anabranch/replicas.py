@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 # A standby that could not be begun is tried again after this long.
 _NO_STANDBY_S = 5.0
+# A primary that is further behind what is published than this catches up at once.
+_MOST_BEHIND = 3
 # Which run could be gone on from is looked up this often.
 _LOOK_FOR_SAVED_S = 1.0
 # What is remembered of published epochs; whoever needs older ones reads them again.
@@ -95,6 +97,7 @@ class Replicas:
         self._saved: dict[str, tuple[float, int]] = {}
         self._batches: dict[str, int] = {}
         self._no_standby_until_s: dict[str, float] = {}
+        self._caught_up_to: dict[str, int] = {}
         self._any_polled = False
         self.channels: dict[str, Channel] = {}
         self.primaries: dict[str, Unit] = {}
@@ -128,6 +131,8 @@ class Replicas:
                 continue
             if name in held and name not in self.primaries:
                 self._lead(name, held[name])
+            elif name in held:
+                self._catch_up(name)
             elif name not in held and name in self.primaries:
                 self._step_down(name)
             elif name not in held:
@@ -180,6 +185,22 @@ class Replicas:
         else:
             start = lambda: self._primary(name, generation, how, view)  # noqa: E731
             self._start(name, "primary", start, lambda unit: self._leads(name, unit))
+
+    def _catch_up(self, name: str) -> None:
+        """Let a primary that is behind what is published read several epochs at once, if it may.
+
+        It has taken over from one that is well and goes on: epoch by epoch it would never get ahead of it.
+        """
+        unit, published = self.primaries[name], self.channels[name].last_epoch()
+        at = unit.committed()
+        if published - at <= _MOST_BEHIND or self._caught_up_to.get(name, -1) > at:
+            return
+        view = self.view(name)
+        if view.mergeable and self.strategy(name).policy != "shipped":
+            end = merge_end(at, published, view.late)
+            if end > at + 1:
+                self._caught_up_to[name] = end
+                unit.follow(end, go_on=True)
 
     def _give_up(self, name: str, generation: int, epochs: tuple[int, int]) -> None:
         """Publish epochs as gaps: what was in them is lost, and everyone shall know."""
