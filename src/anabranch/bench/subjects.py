@@ -38,7 +38,9 @@ _SETTLED_EPOCHS = 30
 # How many epochs after a kill show that output flows again.
 _FLOWING_EPOCHS = 3
 _NODES = 2
-_MASTER = "local[2]"
+# Two nodes share what bare Spark has for itself.
+_MASTER = "local[1]"
+_BARE_MASTER = "local[2]"
 
 
 class Subject(ABC):
@@ -259,7 +261,7 @@ class BareSubject(Subject):
 
     def _restart(self) -> None:
         options = {
-            "master": _MASTER,
+            "master": _BARE_MASTER,
             "function": _UNIT,
             "input": str(self._task.input),
             "output": str(self._task.output),
@@ -327,7 +329,7 @@ def by_batch(given: Path, output: Path) -> dict[str, int]:
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F  # noqa: N812
 
-    builder = SparkSession.builder.master(_MASTER).config("spark.ui.enabled", "false")
+    builder = SparkSession.builder.master(_BARE_MASTER).config("spark.ui.enabled", "false")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     try:
         spark.sparkContext.setLogLevel("ERROR")
