@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
+from anabranch.durable import write_advisory
 from anabranch.errors import Diverged
 from anabranch.testing.wait import wait_until
 from spark_units import TIMEOUT_S, Bench, publish
@@ -122,7 +123,7 @@ def test_a_misaligned_batch_is_never_published_and_does_not_come_back(spark, tmp
     run_directory = tmp_path / "units" / "result" / "runs" / unit.run
     # The leader still waits for epoch 2 of both; a note that lies lets the follower go ahead alone.
     publish(bench.inputs["right"], 2, [row(2, value=3)])
-    (run_directory / "note").write_text("1 2")
+    write_advisory(run_directory / "note", b"1 2")
     wait_until(lambda: unit.failure() is not None, TIMEOUT_S, "the misaligned batch to fail")
     assert "Misaligned" in str(unit.failure())
     assert bench.output.manifest(2) is None
