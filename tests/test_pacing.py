@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.clock import ManualClock
-from anabranch.pacing import EMPTY_AFTER_S, PaceView, decide, trim_floor
+from anabranch.pacing import EMPTY_AFTER_S, IN_STEP_AFTER_S, PaceView, decide, trim_floor
 from anabranch.settings import Settings
 
 SETTINGS = Settings(shortest_interval_s=0.2, longest_interval_s=10.0, pending_epochs=4)
@@ -48,6 +48,11 @@ TABLE = {
     "unkept epochs hold the next one": ({"waiting": True, "unkept": True}, "wait"),
     "unkept epochs hold empty ones": ({"empty_epochs_owed": 1, "unkept": True}, "wait"),
     "unkept epochs do not hold the end": ({"finishing": True, "unkept": True}, "finish"),
+    # a standby that should be in step
+    "a standby is one behind": ({"waiting": True, "behind": 1, "now_s": 100.5}, "claim"),
+    "a standby is two behind": ({"waiting": True, "behind": 2, "now_s": 100.5}, "wait"),
+    "a standby has had its time": ({"waiting": True, "behind": 2, "now_s": 100.0 + IN_STEP_AFTER_S}, "claim"),
+    "a standby does not hold the end": ({"finishing": True, "behind": 2, "now_s": 100.5}, "finish"),
     # shortest interval
     "too soon": ({"waiting": True, "now_s": 100.19}, "wait"),
     "soon enough": ({"waiting": True, "now_s": 100.21}, "claim"),

@@ -35,7 +35,7 @@ from anabranch.segments import depth
 from anabranch.setup import Setup
 from anabranch.sinks.sink import Delivery as SinkDelivery
 from anabranch.sources.locate import locate_record, malformed_record
-from anabranch.strategies import UpstreamBackup
+from anabranch.strategies import ActiveStandby, UpstreamBackup
 from anabranch.strategies.upstream_backup import known_past, low_epoch
 from anabranch.unit import Unit, UnitEvents
 
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PACE_POLL_S = 0.01
+# How often the pacer looks whether active standbys are in step, how old what they say may be, and what is out of reach.
+_LOOK_AT_LAGS_S = 0.05
+_FRESH_S = 1.5
+_MOST_LAG = 5
 # What a standby is doing, by strategy; all others wait at their gate.
 _TEMPERATURES = {"active": "active", "trailing": "trailing"}
 
@@ -62,6 +66,8 @@ class Hosting:
         self._kept: dict[str, str] = {}
         self._unkept: str | None = None
         self._pacing: threading.Event | None = None
+        self._lag = 0
+        self._looked_at_lags_s = 0.0
         events = UnitEvents(released=self._on_release, diverged=self._on_divergence)
         self.replicas = Replicas(setup, spark, assembly, events, keepers.restore)
         self.error: BaseException | None = None
@@ -250,7 +256,22 @@ class Hosting:
             self._unkept = unkept
             self._setup.note("held up" if unkept else "going on", unit=unkept, reason="its store is too far behind")
         received = min([*released.values(), *self.delivered()])
-        return Downstream(taken=min(first), received=received, unkept=unkept is not None)
+        behind = self._behind(released)
+        return Downstream(taken=min(first), received=received, unkept=unkept is not None, behind=behind)
+
+    def _behind(self, released: Mapping[str, int]) -> int:
+        """Return by how many epochs a standby lags that should keep in step; one that is far behind is left alone."""
+        now_s = self._setup.clock.now_s()
+        if now_s - self._looked_at_lags_s >= _LOOK_AT_LAGS_S:
+            self._looked_at_lags_s = now_s
+            lags = [
+                lag
+                for name, segment in self._setup.segments.items()
+                if isinstance(self.replicas.strategy(name), ActiveStandby)
+                for lag in self.channels[segment.inputs[0]].lags(name, released[name], now_s - _FRESH_S)
+            ]
+            self._lag = max((lag for lag in lags if lag <= _MOST_LAG), default=0)
+        return self._lag
 
     # Keeping it bounded
 

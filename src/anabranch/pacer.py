@@ -44,6 +44,7 @@ class Downstream:
     taken: int
     received: int
     unkept: bool = False
+    behind: int = 0
 
 
 class Pacer:
@@ -120,6 +121,7 @@ class Pacer:
                 finishing=not waiting and all(planner.ended(now_s) for planner in planners),
                 empty_epochs_owed=self._empty_epochs_owed,
                 unkept=downstream.unkept,
+                behind=downstream.behind,
             ),
             self._settings,
         )

@@ -19,6 +19,10 @@ from anabranch.settings import Settings
 
 # How long rows may keep everyone waiting before the watermark is pushed on by an empty epoch.
 EMPTY_AFTER_S = 0.5
+# A standby that runs every epoch is as fast as its primary, so one that is behind stays behind, and a takeover has to
+# wait for it. It is given a little time per epoch until it is in step: in the epoch after the one last published.
+IN_STEP = 1
+IN_STEP_AFTER_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class PaceView:
     """What the pacer knows at one moment.
 
     `taken` is what the slowest first segment has released. `unkept`: a store has fallen behind for as many epochs as
-    may be held for it.
+    may be held for it. `behind` is by how many epochs a standby lags that should keep in step.
     """
 
     now_s: float
@@ -39,6 +43,7 @@ class PaceView:
     finishing: bool
     empty_epochs_owed: int
     unkept: bool = False
+    behind: int = 0
 
 
 Instruction = Literal["claim", "claim-empty", "wait", "finish"]
@@ -51,7 +56,8 @@ def decide(view: PaceView, settings: Settings) -> Instruction:
     held = view.last_epoch - view.received >= settings.pending_epochs or (view.unkept and not view.finishing)
     if held or view.taken < view.last_epoch - in_hand:
         return "wait"
-    if view.last_epoch >= 0 and since_s < settings.shortest_interval_s:
+    out_of_step = view.behind > IN_STEP and since_s < IN_STEP_AFTER_S and not view.finishing
+    if out_of_step or (view.last_epoch >= 0 and since_s < settings.shortest_interval_s):
         return "wait"
     if view.waiting:
         return "claim"

@@ -196,6 +196,19 @@ class Channel:
                 newest = max(newest, _received(Path(entry.path)))
         return newest
 
+    def lags(self, unit: str, epoch: int, since_s: float) -> list[int]:
+        """Return by how many epochs each run of a unit is behind one, of those that have said so since some time."""
+        found = []
+        for entry in _entries(self.path / "acks" / unit):
+            if entry.name.endswith(".json") and not entry.name.startswith("."):
+                try:
+                    fresh = entry.stat().st_mtime >= since_s
+                except FileNotFoundError:
+                    continue
+                if fresh:
+                    found.append(epoch - _received(Path(entry.path)))
+        return found
+
     def forget_runs(self, unit: str, keep: str) -> None:
         """Remove the acknowledgements of a unit's former runs, once a new one has taken its place."""
         for entry in _entries(self.path / "acks" / unit):
