@@ -132,7 +132,8 @@ class Fleet:
     def __init__(self, options: NodeOptions, nodes: int) -> None:
         rest_s = RESTART_AFTER_S if nodes > 1 else 0.0
         launchers = [
-            Launcher(replace(options, name=f"node-{number + 1}"), restart_after_s=rest_s) for number in range(nodes)
+            Launcher(replace(options, name=f"node-{number + 1}", neighbours=nodes > 1), restart_after_s=rest_s)
+            for number in range(nodes)
         ]
         self._nodes = [
             (launcher, launcher.start() if number == 0 else launcher.join())

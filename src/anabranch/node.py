@@ -163,6 +163,7 @@ class Node:
                 state_partitions=self._pinned_partitions() or settings.state_partitions,
                 settings={**settings.spark, **self._options.settings},
                 module_directory=self._options.file.absolute().parent,
+                neighbours=self._options.neighbours,
             )
         )
 

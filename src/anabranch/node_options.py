@@ -12,7 +12,8 @@ class NodeOptions:
     """How a node is started. A replay runs the epochs that are recorded, claims none, and delivers nothing.
 
     `session` is the same for all nodes that were launched together, and for those that were started again. `strategy`
-    is the name of one that protects every segment, whatever the pipeline asks for.
+    is the name of one that protects every segment, whatever the pipeline asks for. `neighbours` says that other nodes
+    run on the same machine.
     """
 
     file: Path
@@ -25,3 +26,4 @@ class NodeOptions:
     replay: bool = False
     session: str = ""
     strategy: str | None = None
+    neighbours: bool = False
