@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.clock import ManualClock
-from anabranch.pacing import EMPTY_AFTER_S, IN_STEP_AFTER_S, PaceView, decide, trim_floor
+from anabranch.pacing import EMPTY_AFTER_S, IN_STEP_AFTER_S, PaceView, Recent, decide, trim_floor
 from anabranch.settings import Settings
 
 SETTINGS = Settings(shortest_interval_s=0.2, longest_interval_s=10.0, pending_epochs=4)
@@ -171,3 +171,10 @@ def test_what_comes_too_fast_shares_an_epoch():
 def test_a_channel_is_trimmed_below_everyone(safe, last, retain, floor):
     """The slowest consumer and the retention decide together; keeping everything trims nothing."""
     assert trim_floor(safe=safe, last=last, retain=retain) == floor
+
+
+def test_what_was_published_lately_is_left_for_standbys():
+    """A standby is always a little behind; what it reads next must not be trimmed as soon as the primary is done."""
+    recent = Recent(30.0)
+    assert [recent.before(10 * n, 100.0 + 10 * n) for n in range(6)] == [-1, -1, -1, 0, 10, 20]
+    assert recent.before(50, 1000.0) == 50

@@ -27,7 +27,7 @@ from anabranch.failures import MALFORMED, Failure, judge, poison, sink_failure
 from anabranch.keeper.surroundings import Surroundings
 from anabranch.keeping import Keepers
 from anabranch.pacer import Downstream, PacedSource, Pacer, noted_position
-from anabranch.pacing import trim_floor
+from anabranch.pacing import Recent, trim_floor
 from anabranch.pending import pending_files
 from anabranch.plans import spark_message
 from anabranch.replicas import Replicas
@@ -47,6 +47,8 @@ _PACE_POLL_S = 0.01
 _LOOK_AT_LAGS_S = 0.05
 _FRESH_S = 1.5
 _MOST_LAG = 5
+# What was published lately is left for standbys: a trailing one is seconds behind, a gated one more.
+_FOR_STANDBYS_S = 60.0
 # What a standby is doing, by strategy; all others wait at their gate.
 _TEMPERATURES = {"active": "active", "trailing": "trailing"}
 
@@ -66,6 +68,7 @@ class Hosting:
         self._kept: dict[str, str] = {}
         self._unkept: str | None = None
         self._pacing: threading.Event | None = None
+        self._recent: dict[str, Recent] = {}
         self._lag = 0
         self._looked_at_lags_s = 0.0
         events = UnitEvents(released=self._on_release, diverged=self._on_divergence)
@@ -266,12 +269,18 @@ class Hosting:
             self._looked_at_lags_s = now_s
             lags = [
                 lag
-                for name, segment in self._setup.segments.items()
+                for name in self._setup.segments
                 if isinstance(self.replicas.strategy(name), ActiveStandby)
-                for lag in self.channels[segment.inputs[0]].lags(name, released[name], now_s - _FRESH_S)
+                for lag in self.lags(name, released[name]).values()
             ]
             self._lag = max((lag for lag in lags if lag <= _MOST_LAG), default=0)
         return self._lag
+
+    def lags(self, name: str, published: int) -> dict[str, int]:
+        """Return by how many epochs each live run of a unit, on any node, is behind what is published."""
+        channel = self.channels[self._setup.segments[name].inputs[0]]
+        received = channel.received_by_run(name, self._setup.clock.now_s() - _FRESH_S)
+        return {run: published - epoch for run, epoch in received.items()}
 
     # Keeping it bounded
 
@@ -301,11 +310,15 @@ class Hosting:
                 safe.append(noted_position(channel))
             elif isinstance(self.replicas.strategy(name), UpstreamBackup):
                 safe.append(channel.safe(name))
+            last = channel.last_epoch()
+            if any(reader in self._setup.strategies for reader in readers):
+                recent = self._recent.setdefault(name, Recent(_FOR_STANDBYS_S))
+                safe.append(recent.before(last, self._setup.clock.steady_s()))
             exits = not any(reader in self._setup.segments for reader in readers) or any(
                 reader in graph.sinks for reader in readers
             )
             kept = retain if exits or retain is None else 1
-            channel.trim(trim_floor(safe=safe, last=channel.last_epoch(), retain=kept))
+            channel.trim(trim_floor(safe=safe, last=last, retain=kept))
             if sweep:
                 channel.sweep()
 

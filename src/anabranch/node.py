@@ -51,6 +51,8 @@ _SWEEP_S = 60.0
 _PACER = "pacer"
 # A holder whose successor was planned goes on for at most this long.
 _LINGER_S = 60.0
+# A successor that is at most this many epochs behind is ready.
+_IN_REACH = 2
 
 
 class Node:
@@ -253,15 +255,19 @@ class Node:
         return replace(view, free_s=now_s - since_s)
 
     def _relieved(self, hosting: Hosting, role: str, holder: Holder | None, mine: Holder | None) -> bool:
-        """Say whether a successor that was planned is at work, or has had its time."""
+        """Say whether a successor that was planned is close enough, or has had its time.
+
+        It will not get ahead by itself: both are equally fast.
+        """
         if mine is None or holder is None or holder.generation <= mine.generation or not holder.planned:
             self._lingering_s.pop(role, None)
             return True
         now_s = self._clock.steady_s()
-        channel = hosting.channels[role]
-        last = channel.manifest(channel.last_epoch())
-        at_work = last is not None and last.producer.generation >= holder.generation
-        return at_work or now_s - self._lingering_s.setdefault(role, now_s) >= _LINGER_S
+        waited_s = now_s - self._lingering_s.setdefault(role, now_s)
+        primary = hosting.replicas.primaries.get(role)
+        lags = hosting.lags(role, hosting.channels[role].last_epoch())
+        others = [lag for run, lag in lags.items() if primary is None or run != primary.run]
+        return min(others, default=_IN_REACH + 1) <= _IN_REACH or waited_s >= _LINGER_S
 
     def _stalled(self, hosting: Hosting, role: str, holder: Holder, now_s: float) -> str | None:
         if role not in self._setup.segments:

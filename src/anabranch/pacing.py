@@ -12,6 +12,7 @@ a store is behind: beyond the bound the pacer waits, and what waits with it make
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
@@ -66,6 +67,22 @@ def decide(view: PaceView, settings: Settings) -> Instruction:
     if view.empty_epochs_owed > 0 and since_s >= EMPTY_AFTER_S:
         return "claim-empty"
     return "claim-empty" if since_s >= settings.longest_interval_s and view.last_epoch >= 0 else "wait"
+
+
+class Recent:
+    """Remembers how far a channel was, so that what was published in the last while can be left for standbys."""
+
+    def __init__(self, keep_s: float) -> None:
+        self._keep_s = keep_s
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def before(self, last: int, now_s: float) -> int:
+        """Return the newest epoch that is older than that, given the newest now; -1 if nobody knows yet."""
+        self._seen.append((now_s, last))
+        while len(self._seen) > 1 and now_s - self._seen[1][0] >= self._keep_s:
+            self._seen.popleft()
+        at_s, epoch = self._seen[0]
+        return epoch if now_s - at_s >= self._keep_s else -1
 
 
 def trim_floor(*, safe: list[int], last: int, retain: int | None) -> int:

@@ -23,7 +23,7 @@ class RoleView:
 
     `suspicion` says why the holder is not trusted; `first` that no other node that is ready comes before this one;
     `free_s` for how long the role has been seen free. `asked` says that someone wants the role to move here, `relieved`
-    that the holder, who took over from this node as planned, has published something.
+    that the holder, who took over from this node as planned, is ready to go on.
     """
 
     holder: Holder | None

@@ -100,7 +100,7 @@ def stopped(tmp_path, run, feeder):
     assert anabranch(tmp_path, "stop", "--work", str(run.work_path)).returncode == 0, run.output()
 
 
-def exact(tmp_path, spark):
+def assert_exact(tmp_path, spark):
     steps = tuple(PROTECTED)
     for found in (by_reference(tmp_path, EVERYTHING, steps), by_batch(spark, tmp_path, steps)):
         for name, verdict in found.items():
@@ -124,7 +124,7 @@ def test_the_node_that_takes_over_is_killed_too(tmp_path, spark, seed):
         run.wait_for_epoch("windowed", run.last("windowed") + 10)
         stopped(tmp_path, run, feeder)
         assert run.finish() == 0, run.output()
-    exact(tmp_path, spark)
+    assert_exact(tmp_path, spark)
 
 
 @pytest.mark.usefixtures("protected")
@@ -143,7 +143,7 @@ def test_nodes_do_not_need_their_launcher(tmp_path, spark, seed):
         run.wait_for_epoch("windowed", run.last("windowed") + 10)
         stopped(tmp_path, run, feeder)
         wait_until(lambda: not run.nodes(), TIMEOUT_S, "the last node to end")
-    exact(tmp_path, spark)
+    assert_exact(tmp_path, spark)
 
 
 @pytest.mark.usefixtures("protected")
@@ -167,7 +167,7 @@ def test_half_an_hour_of_kills(tmp_path, spark, seed):
         stopped(tmp_path, run, feeder)
         assert run.finish() == 0, run.output()
         assert processes_of(run.work_path) == []
-    exact(tmp_path, spark)
+    assert_exact(tmp_path, spark)
     quarter = max(1, len(seen) // 4)
     for what in ("files", "mib"):
         early = max(line[what] for line in seen[: 2 * quarter])

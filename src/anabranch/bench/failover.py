@@ -49,15 +49,14 @@ class FailoverOptions:
     rows_per_second: int = 20_000
 
 
-def measure(options: FailoverOptions, report: Report, say: Callable[[str], None]) -> dict[str, float]:
-    """Kill until every strategy has had its share, in turns; return the largest gap of each, in seconds."""
+def measure(options: FailoverOptions, report: Report, say: Callable[[str], None]) -> None:
+    """Kill until every strategy has had its share, in turns."""
     while True:
         kills = {name: len(_kills(report, name)) for name in options.strategies}
         strategy = min(kills, key=lambda name: (kills[name], options.strategies.index(name)))
         if kills[strategy] >= options.kills:
-            break
+            return
         _session(strategy, min(options.kills_per_session, options.kills - kills[strategy]), options, report, say)
-    return {name: max(line["gap_s"] for line in _kills(report, name)) for name in options.strategies}
 
 
 def summary(report: Report, strategies: tuple[str, ...]) -> dict[str, dict[str, float]]:
@@ -73,6 +72,9 @@ def summary(report: Report, strategies: tuple[str, ...]) -> dict[str, dict[str, 
                 "p95_s": round(gaps[min(len(gaps) - 1, round(0.95 * (len(gaps) - 1)))], 3),
                 "largest_s": round(gaps[-1], 3),
                 **{key: sum(line[key] for line in verdicts) for key in ("lost", "duplicated", "wrong", "unnamed")},
+                "batch_differs": sum(
+                    line["batch"][key] for line in verdicts for key in ("lost", "duplicated", "wrong")
+                ),
             }
     return found
 

@@ -14,6 +14,7 @@ has declared safe, above a durable floor.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -190,23 +191,16 @@ class Channel:
 
     def received(self, unit: str) -> int:
         """Return the newest epoch that any run of a unit has received, `NO_FLOOR` if none."""
-        newest = NO_FLOOR
-        for entry in _entries(self.path / "acks" / unit):
-            if entry.name.endswith(".json") and not entry.name.startswith("."):
-                newest = max(newest, _received(Path(entry.path)))
-        return newest
+        return max(self.received_by_run(unit).values(), default=NO_FLOOR)
 
-    def lags(self, unit: str, epoch: int, since_s: float) -> list[int]:
-        """Return by how many epochs each run of a unit is behind one, of those that have said so since some time."""
-        found = []
+    def received_by_run(self, unit: str, since_s: float = 0.0) -> dict[str, int]:
+        """Return the newest epoch that each run of a unit has received, of those that have said so since some time."""
+        found = {}
         for entry in _entries(self.path / "acks" / unit):
             if entry.name.endswith(".json") and not entry.name.startswith("."):
-                try:
-                    fresh = entry.stat().st_mtime >= since_s
-                except FileNotFoundError:
-                    continue
-                if fresh:
-                    found.append(epoch - _received(Path(entry.path)))
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.stat().st_mtime >= since_s:
+                        found[entry.name.removesuffix(".json")] = _received(Path(entry.path))
         return found
 
     def forget_runs(self, unit: str, keep: str) -> None:

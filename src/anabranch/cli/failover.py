@@ -27,7 +27,7 @@ def failover(
     as_json: JsonOption = False,
     trace: TraceOption = False,
 ) -> None:
-    """Move a unit to another node, without a gap: the old primary goes on until the new one publishes.
+    """Move a unit to another node: the old primary goes on until the new one is close behind it.
 
     Examples:
       anabranch failover counts

@@ -6,6 +6,7 @@ carries out what it says. So the same decisions can be tried by hand and in a si
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -110,7 +111,7 @@ class Takeover:
     gaps: tuple[int, int] | None = None
 
 
-class Strategy:
+class Strategy(ABC):
     """What every strategy answers."""
 
     name: ClassVar[str]
@@ -122,13 +123,13 @@ class Strategy:
         """When an epoch is published."""
         return "leader"
 
+    @abstractmethod
     def standby(self, view: View) -> Instruction | None:
         """Say what to do for a standby now; None: nothing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def takeover(self, view: View) -> Takeover:
         """Say how to go on as primary."""
-        raise NotImplementedError
 
     def refusal(self, span: Span, unmergeable: str | None) -> str | None:
         """Say why a segment cannot be protected this way, None if it can."""
