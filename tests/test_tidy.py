@@ -25,7 +25,7 @@ LAYERS = (
         "sources sinks channel keeper guarantee pipeline segments settings lease detector roles placement "
         "checkpoint execution merging spans plans failures loading strategies takeovers metrics"
     ),
-    "unit runs pending releasing session planner pacing pacer delivery keeping",
+    "unit runs pending releasing session worker_daemon planner pacing pacer delivery keeping",
     "node node_options node_process hosting replicas setup agent peers work assembly presence",
     "oracle launcher reading status watching rebuilding doctor",
     "cli chaos bench testing",

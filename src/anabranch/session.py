@@ -42,6 +42,8 @@ _DEFAULTS = {
     # kilobytes a smaller number of rows, or a bound in bytes.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+    # Workers that have everything loaded, and do not look through all of it after every task.
+    "spark.python.daemon.module": "anabranch.worker_daemon",
     # Rows between Python and the JVM are short-lived garbage: on few cores a stop-the-world collector costs less.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     # Without it a progress bar is drawn over everything else.
