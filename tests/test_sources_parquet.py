@@ -11,7 +11,7 @@ import pytest
 
 from anabranch import sources
 from anabranch.errors import SourceError
-from anabranch.sources import parquet
+from anabranch.sources import files, parquet
 from anabranch.sources.source import Limit
 
 LIMIT = Limit(rows=0, size_bytes=1 << 30)
@@ -133,13 +133,42 @@ def test_reading_a_range_whose_file_changed_is_an_error(tmp_path, source, spoil,
 
 
 def test_planning_after_a_file_was_replaced_is_an_error(tmp_path, source):
-    """Rule 15: a taken file of another size is named, not read again."""
+    """Rule 15: a taken file of another size is named within a second, not read again."""
     write(tmp_path / "a")
     planner = source.planner()
     take(source, planner)
     write(tmp_path / "a", 20)
+    assert planner.plan(0.5, LIMIT) == {}
     with pytest.raises(SourceError, match="/a was changed"):
-        planner.plan(0.0, LIMIT)
+        planner.plan(1.0, LIMIT)
+
+
+def test_files_that_were_taken_are_not_looked_at_again_and_again(tmp_path, source, monkeypatch):
+    """Only names are listed while nothing is new; once in a second every file is looked at."""
+    for name in "abc":
+        write(tmp_path / name)
+    known = []
+    real = files.list_files
+    monkeypatch.setattr(files, "list_files", lambda *args: (known.append(len(args[2])), real(*args))[1])
+    planner = source.planner()
+    take(source, planner)
+    write(tmp_path / "d")
+    assert planner.waiting(0.5)
+    assert planner.waiting(1.5)
+    assert known == [0, 3, 0]
+
+
+def test_a_file_of_the_same_name_comes_again_after_its_position_was_forgotten(tmp_path, source):
+    """A file that was removed, and whose position is forgotten, may be followed by another of its name."""
+    write(tmp_path / "a")
+    write(tmp_path / "b")
+    planner = source.planner()
+    take(source, planner)
+    (tmp_path / "a").unlink()
+    planner.snapshot()
+    write(tmp_path / "a", 20)
+    assert planner.waiting(1.0)
+    assert planner.plan(1.0, LIMIT)["pieces"][0]["file"] == "a"
 
 
 def test_columns_are_cast_and_picked(tmp_path):

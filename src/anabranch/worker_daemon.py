@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 
-import pandas  # noqa: F401  PySpark loads it in every task that uses Arrow
+import pandas as pd  # noqa: F401  PySpark loads it in every task that uses Arrow
 import pyarrow.parquet  # noqa: F401
 import pyspark.sql.worker.plan_data_source_read
 import pyspark.worker  # noqa: F401

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 import anabranch.bench.pipelines as measured_pipelines
 from anabranch.bench.processes import kill_session
-from anabranch.bench.sides import Task, delivered
+from anabranch.bench.sides import Task
 from anabranch.bench.work_to_do import FUNCTIONS, SCHEMA
 from anabranch.errors import AnabranchError, Trimmed
 from anabranch.node_options import NodeOptions
@@ -31,8 +31,9 @@ from anabranch.work import Work
 _FILE = Path(measured_pipelines.__file__).parent / "protected.py"
 _UNIT = "windowed"
 _LOOK_S = 0.2
+_LOOK_WHILE_WAITING_S = 0.5
 _READY_TIMEOUT_S = 300.0
-# How many epochs must have been published since the last disturbance before the next.
+# How many epochs must have been published since the standby was warm: until then two JVMs that compile share two cores.
 _SETTLED_EPOCHS = 30
 # How many epochs after a kill show that output flows again.
 _FLOWING_EPOCHS = 3
@@ -49,7 +50,6 @@ class Subject(ABC):
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._settled_after = 0
 
     @abstractmethod
     def start(self) -> None:
@@ -57,7 +57,7 @@ class Subject(ABC):
 
     @abstractmethod
     def ready(self) -> bool:
-        """Say whether it may be killed."""
+        """Say whether it may be killed once it has settled."""
 
     @abstractmethod
     def leader(self) -> int:
@@ -78,22 +78,19 @@ class Subject(ABC):
     def wait_until_ready(self) -> None:
         """Wait until it is settled and may be killed."""
         deadline_s = time.time() + _READY_TIMEOUT_S
-        while not self.ready():
+        since: int | None = None
+        while since is None or len(self.outputs()) - since < _SETTLED_EPOCHS:
+            if not self.ready():
+                since = None
+            elif since is None:
+                since = len(self.outputs())
             if time.time() > deadline_s:
                 raise AnabranchError(f"not ready within {_READY_TIMEOUT_S:.0f} s:\n{self.log()}")
-            time.sleep(_LOOK_S)
+            time.sleep(_LOOK_WHILE_WAITING_S)
 
     def recovered(self, killed_s: float) -> bool:
         """Say whether output flows again after a kill."""
-        times = self.outputs()
-        flowing = len([at_s for at_s in times if at_s > killed_s]) >= _FLOWING_EPOCHS
-        if flowing:
-            self._settled_after = len(times)
-        return flowing
-
-    def settled(self) -> bool:
-        """Say whether it has gone on for a while since it was last disturbed."""
-        return len(self.outputs()) - self._settled_after >= _SETTLED_EPOCHS
+        return len([at_s for at_s in self.outputs() if at_s > killed_s]) >= _FLOWING_EPOCHS
 
     def phases(self, killed_s: float) -> dict[str, float | None]:
         """Return what it tells of its recovery."""
@@ -135,7 +132,7 @@ class NodesSubject(Subject):
     def ready(self) -> bool:
         if self._process is not None and self._process.poll() is not None:
             raise AnabranchError(f"the pipeline ended:\n{self.log()}")
-        if not self.settled():
+        if not self.outputs():
             return False
         nodes = [node for node in collect(Work.open(self._work))["nodes"] if node["alive"]]
         if len(nodes) < _NODES:
@@ -286,7 +283,7 @@ class BareSubject(Subject):
             self._process.wait()
 
     def ready(self) -> bool:
-        return self.settled()
+        return len(self.outputs()) > 0
 
     def leader(self) -> int:
         if self._process is None:
@@ -294,8 +291,12 @@ class BareSubject(Subject):
         return self._process.pid
 
     def outputs(self) -> list[float]:
-        for batch in delivered("bare_spark", self._task):
-            self._times.setdefault(batch.number, batch.at_s)
+        log = self._task.output / "_spark_metadata"
+        # Every tenth entry is called N.compact; names with a dot in front are not there yet.
+        for name in os.listdir(log) if log.is_dir() else ():
+            number = name.partition(".")[0]
+            if number.isdigit() and int(number) not in self._times:
+                self._times[int(number)] = (log / name).stat().st_mtime
         return [self._times[number] for number in sorted(self._times)]
 
     def finish(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,9 +29,12 @@ Piece = dict[str, Any]
 
 #: An epoch is a JSON record in a ledger: with more pieces than this it would take seconds to plan and to read.
 MOST_PIECES = 4096
-# A listing costs 5 to 10 µs per file, so this keeps it below a tenth of a core, however many files there are.
+# To list a file costs 5 to 15 µs, its name alone 1 µs, so this keeps listing near a tenth of a core, however many there
+# are. Files that are never written again are looked at thoroughly now and then, to see that this is so.
 _SHORTEST_INTERVAL_S = 0.02
 _INTERVAL_PER_FILE_S = 0.000_1
+_INTERVAL_PER_NAME_S = 0.000_01
+_THOROUGH_INTERVAL_S = 1.0
 _HIDDEN = (".", "_")
 
 
@@ -45,7 +49,10 @@ class Entry:
 
 
 class Cutter(Protocol):
-    """How a format cuts a file into pieces. Stateless."""
+    """How a format cuts a file into pieces. Stateless; `written_once` says that a file never changes."""
+
+    @property
+    def written_once(self) -> bool: ...
 
     def unread(self, entry: Entry, last: Piece | None) -> bool:
         """Say, by sizes alone, whether the file may hold more than was taken; `SourceError` if it changed."""
@@ -79,12 +86,19 @@ def absolute(directory: str | os.PathLike[str]) -> str:
     return os.path.abspath(os.path.expanduser(os.fspath(directory)))
 
 
-def list_files(directory: str, pattern: str) -> dict[str, Entry]:
-    """Return the files of a directory by name, in that order; `.x` and `_x` do not count, as in Spark."""
+def list_files(directory: str, pattern: str, known: Mapping[str, Entry] | None = None) -> dict[str, Entry]:
+    """Return the files of a directory by name, in that order; `.x` and `_x` do not count, as in Spark.
+
+    A file that is known is not looked at again.
+    """
     found = []
+    known = known or {}
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
+                if entry.name in known:
+                    found.append(known[entry.name])
+                    continue
                 if entry.name.startswith(_HIDDEN) or not fnmatch.fnmatchcase(entry.name, pattern):
                     continue
                 try:
@@ -100,6 +114,11 @@ def list_files(directory: str, pattern: str) -> dict[str, Entry]:
             f"the directory {directory} cannot be listed: {error.strerror}", hint="it must be a readable directory"
         ) from error
     return {entry.name: entry for entry in sorted(found, key=lambda entry: entry.name)}
+
+
+def _due(last_s: float | None, now_s: float, interval_s: float) -> bool:
+    """Say whether to look again; a wall clock may be set back: then at once."""
+    return last_s is None or not 0 <= now_s - last_s < interval_s
 
 
 def split_pieces(planned: Range, ways: int) -> list[Range]:
@@ -135,13 +154,16 @@ class FilePlanner:
         self._queue: dict[str, Entry] = {}
         # Files in which no complete record was found, each as it was then: not opened again until it changes.
         self._barren: dict[str, Entry] = {}
+        # Files that were taken whole and do not change.
+        self._done: dict[str, Entry] = {}
         self._listed_s: float | None = None
+        self._thorough_s: float | None = None
 
     def waiting(self, now_s: float) -> bool:
         """Judge by sizes: an unfinished line counts until `plan` has looked at it. True also if `plan` would raise."""
-        interval_s = max(_SHORTEST_INTERVAL_S, _INTERVAL_PER_FILE_S * len(self._entries))
-        # A wall clock may be set back: then the directory is listed at once.
-        if self._listed_s is None or not 0 <= now_s - self._listed_s < interval_s:
+        done = len(self._done)
+        cost_s = _INTERVAL_PER_FILE_S * (len(self._entries) - done) + _INTERVAL_PER_NAME_S * done
+        if _due(self._listed_s, now_s, max(_SHORTEST_INTERVAL_S, cost_s)):
             try:
                 self._look(now_s)
             except SourceError:
@@ -203,7 +225,10 @@ class FilePlanner:
 
     def _look(self, now_s: float) -> None:
         """List the directory, and put files with something new into the queue."""
-        found = list_files(self._directory, self._pattern)
+        if _due(self._thorough_s, now_s, max(_THOROUGH_INTERVAL_S, _INTERVAL_PER_FILE_S * len(self._done))):
+            self._done.clear()
+            self._thorough_s = now_s
+        found = list_files(self._directory, self._pattern, self._done)
         self._listed_s = now_s
         for name, joined in list(self._queue.items()):
             if name in found:
@@ -220,13 +245,18 @@ class FilePlanner:
     def _enqueue(self) -> None:
         """Bring the queue up to date with what was listed and what was taken."""
         for name, entry in self._entries.items():
+            if name in self._done:
+                continue
             last = self._last.get(name)
             joined = self._queue.get(name)
             if joined is not None and not self._cutter.unread(joined, last):
                 del self._queue[name]
                 joined = None
-            if joined is None and self._barren.get(name) != entry and self._cutter.unread(entry, last):
-                self._queue[name] = entry
+            if joined is None and self._barren.get(name) != entry:
+                if self._cutter.unread(entry, last):
+                    self._queue[name] = entry
+                elif self._cutter.written_once:
+                    self._done[name] = entry
 
     def _cut(self, name: str, room_bytes: int) -> list[Piece]:
         """Cut pieces of a file whose turn it is; one without a complete record leaves the queue until it changes."""

@@ -51,6 +51,7 @@ class LineCutter:
     """Cuts at line ends. With `record_first`, the first piece of a file holds a line that is not blank (a header)."""
 
     record_first: bool = False
+    written_once: bool = False
 
     def unread(self, entry: Entry, last: Piece | None) -> bool:
         taken_bytes = last["end"] if last is not None else 0

@@ -122,6 +122,7 @@ class RowGroupCutter:
     """Cuts a complete file into runs of row groups. Checks that it has the columns, before an epoch depends on it."""
 
     columns: tuple[str, ...]
+    written_once: bool = True
 
     def unread(self, entry: Entry, last: Piece | None) -> bool:
         if last is None:
