@@ -8,7 +8,6 @@ faults, epoch by epoch, and a plain Spark batch query over the same words.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import shutil
 import signal
@@ -17,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,8 +27,8 @@ from anabranch.errors import AnabranchError
 from anabranch.node_options import NodeOptions
 from anabranch.oracle.compare import Verdict, compare
 from anabranch.oracle.reference import check_parquet, replay
-from anabranch.status import collect
-from anabranch.work import Work
+from anabranch.status import failovers_in, nodes_of
+from anabranch.work import Announcement, Work
 
 HERE = Path(__file__).resolve().parent
 DIRECTORY = Path("demo-run")
@@ -56,10 +54,8 @@ def main() -> int:
     _wait(process, "the standby", lambda: _standing_by(work))
     epoch = _wait_for_epoch(work, process, _last(work) + EPOCHS_BEFORE_AND_AFTER)
     leader = _leader(work)
-    CONSOLE.print(
-        f"[bold red]kill -9 {leader['pid']}[/bold red] after epoch {epoch}: {leader['name']}, which led, is dead"
-    )
-    os.kill(leader["pid"], signal.SIGKILL)
+    CONSOLE.print(f"[bold red]kill -9 {leader.pid}[/bold red] after epoch {epoch}: {leader.name}, which led, is dead")
+    os.kill(leader.pid, signal.SIGKILL)
     _wait_for_epoch(work, process, epoch + EPOCHS_BEFORE_AND_AFTER)
     _show_takeover(work, epoch)
     CONSOLE.print("stopping (anabranch stop)")
@@ -109,25 +105,18 @@ def _standing_by(work: Path) -> bool:
     """Say whether a node stands by for the counts."""
     if _last(work) < 0:
         return False
-    nodes = collect(Work.open(work))["nodes"]
-    return any(unit["role"] == "standby" for node in nodes for unit in node["units"])
+    return any(unit["role"] == "standby" for node in nodes_of(Work.open(work)) for unit in node["units"])
 
 
-def _leader(work: Path) -> dict[str, Any]:
+def _leader(work: Path) -> Announcement:
     """Return what the node that leads the counts announced of itself."""
-    opened = Work.open(work)
-    holder = opened.lease(UNIT).holder()
-    for path in opened.announcements():
-        record: dict[str, Any] = json.loads(path.read_bytes())
-        if holder is not None and record["life"] == holder.life:
-            return record
-    sys.exit("nobody leads")
+    return Work.open(work).holder(UNIT) or sys.exit("nobody leads")
 
 
 def _show_takeover(work: Path, epoch: int) -> None:
     """Say who took over, how fast, and what a reader saw of it."""
     opened = Work.open(work)
-    for event in collect(opened)["failovers"]:
+    for event in failovers_in(opened.history()):
         if event["unit"] == UNIT and event["takeover_s"] is not None:
             CONSOLE.print(
                 f"[bold green]{event['to']} took over[/bold green] from {event['from']} ({event['reason']}): "

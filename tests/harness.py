@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from anabranch.status import collect
+from anabranch.status import nodes_of
 from anabranch.testing.wait import wait_until
-from anabranch.work import Work
+from anabranch.work import Announcement, Work
 
 PIPELINES = Path(__file__).parent / "pipelines"
 TIMEOUT_S = 300.0
@@ -49,19 +49,13 @@ class Running:
     def work(self) -> Work:
         return Work.open(self.work_path)
 
-    def nodes(self) -> list[dict[str, object]]:
+    def nodes(self) -> list[Announcement]:
         """Return what the nodes that live announced of themselves."""
-        found = []
-        for path in sorted((self.work_path / "nodes").glob("node-*.json")):
-            try:
-                record: dict[str, object] = json.loads(path.read_bytes())
-            except (FileNotFoundError, ValueError):
-                continue
-            if path.suffixes == [".json"] and alive(int(str(record["pid"]))):
-                found.append(record)
-        return found
+        if not (self.work_path / "channels").is_dir():
+            return []
+        return [node for node in self.work.announced() if alive(node.pid)]
 
-    def node(self) -> dict[str, object] | None:
+    def node(self) -> Announcement | None:
         """Return what the first node that lives announced of itself, None while there is none."""
         return next(iter(self.nodes()), None)
 
@@ -69,13 +63,13 @@ class Running:
         """Return the role of every replica, by node and unit."""
         if not (self.work_path / "channels").is_dir():
             return {}
-        nodes = collect(self.work)["nodes"]
-        return {(node["name"], unit["unit"]): unit["role"] for node in nodes for unit in node["units"]}
+        return {(node["name"], unit["unit"]): unit["role"] for node in nodes_of(self.work) for unit in node["units"]}
 
     def holder_pid(self, role: str) -> int:
         """Return the process of the node that holds a role."""
-        holder = self.work.lease(role).holder()
-        return next(int(str(node["pid"])) for node in self.nodes() if holder and node["life"] == holder.life)
+        holder = self.work.holder(role)
+        assert holder is not None, f"nobody holds {role}"
+        return holder.pid
 
     def taken_in(self, source: str, name: str) -> bool:
         """Say whether a file is part of an epoch of a source."""
@@ -91,7 +85,7 @@ class Running:
         wait_until(lambda: self.node() is not None or self.process.poll() is not None, TIMEOUT_S, "a node")
         record = self.node()
         assert record is not None, self.output()
-        return int(str(record["pid"]))
+        return record.pid
 
     def last(self, channel: str) -> int:
         """Return the newest epoch of a channel, -1 if there is none."""
@@ -149,7 +143,7 @@ def running(directory: Path, file: Path, *arguments: str, **environment: str) ->
         process.wait()
         for _ in range(2):
             for record in started.nodes():
-                os.killpg(int(str(record["pid"])), signal.SIGKILL)
+                os.killpg(record.pid, signal.SIGKILL)
         wait_until(lambda: not processes_of(work), 30.0, "all processes of the run to end")
 
 

@@ -16,7 +16,7 @@ import pytest
 from anabranch import presence
 from anabranch.agent import Agent, ask
 from anabranch.errors import AgentError, AgentGone, InUse
-from anabranch.work import Work
+from anabranch.work import Announcement, Work
 
 TOKEN = "0123456789abcdef" * 4
 LARGEST = 1 << 16
@@ -209,9 +209,7 @@ def test_a_proxy_is_not_used(agent, monkeypatch):
 
 
 def announce(work, address, *, pid=4711, name="node-1"):
-    path = work.path / "nodes" / f"{name}.json"
-    path.write_text(json.dumps({"name": name, "pid": pid, "address": address}))
-    return path
+    return work.announce(Announcement(name, pid, address, "a life"))
 
 
 @pytest.fixture
@@ -294,6 +292,6 @@ def test_an_error_that_was_left_behind_is_not_an_announcement(tmp_path):
     left = work.path / "nodes" / "node-1.error.json"
     left.write_text(json.dumps({"message": "it broke"}))
     path = announce(work, dead_address())
-    assert work.announcements() == [path]
+    assert list(work.announcements()) == [path]
     presence.refuse_if_used(work, "node-2")
     assert (left.exists(), path.exists()) == (True, False)

@@ -12,7 +12,7 @@ from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.manifest import Manifest, Producer
 from anabranch.cli.main import app
 from anabranch.errors import AgentError, PipelineError
-from anabranch.work import Work
+from anabranch.work import Announcement, Work
 
 
 @pytest.fixture(autouse=True)
@@ -48,8 +48,7 @@ class Place:
         agent = Agent(self.work.token(), {"status": lambda _: status, "take": take})
         agent.start()
         self.agents.append(agent)
-        record = {"name": name, "pid": 1, "address": agent.address, "zone": None, "life": name}
-        (self.work.path / "nodes" / f"{name}.json").write_text(json.dumps(record))
+        self.work.announce(Announcement(name, 1, agent.address, name))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from anabranch.errors import InUse
 from anabranch.launcher import MOST_DEATHS_WITHOUT_PROGRESS, Launcher, NodeEnded
 from anabranch.node_options import NodeOptions
 from anabranch.node_process import EXIT_CRASHED, decode_options, error_path
-from anabranch.work import Work
+from anabranch.work import Announcement, Work
 
 KILLED = -9
 
@@ -200,8 +200,7 @@ def test_a_directory_in_use_is_not_entered(tmp_path, processes):
     agent = Agent(work.token(), {"ping": lambda _: {}})
     agent.start()
     try:
-        record = {"name": "node-1", "pid": 4711, "address": agent.address}
-        (work.path / "nodes" / "node-1.json").write_text(json.dumps(record))
+        work.announce(Announcement("node-1", 4711, agent.address, "a life"))
         with pytest.raises(InUse, match="4711"):
             Launcher(NodeOptions(file=tmp_path / "orders.py", work=work.path)).start()
     finally:

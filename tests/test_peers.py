@@ -1,6 +1,5 @@
 """Peers: who is heard, who is not, and that a node that was started again is not the one that died."""
 
-import json
 import os
 
 import pytest
@@ -11,7 +10,7 @@ from anabranch.detector import Limits
 from anabranch.lease import Holder
 from anabranch.peers import Peers
 from anabranch.testing.wait import wait_until
-from anabranch.work import Work
+from anabranch.work import Announcement, Work
 
 TIMEOUT_S = 60.0
 
@@ -23,9 +22,7 @@ class Other:
         self.answer = {"hanging_s": 0.0, "phase": phase}
         self.agent = Agent(work.token(), {"ping": lambda _: self.answer})
         self.agent.start()
-        self.path = work.path / "nodes" / f"{name}.json"
-        record = {"name": name, "pid": os.getpid(), "address": self.agent.address, "zone": None, "life": life}
-        self.path.write_text(json.dumps(record))
+        self.path = work.announce(Announcement(name, os.getpid(), self.agent.address, life))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from anabranch.agent import Agent
 from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.manifest import Manifest, Part, Producer
 from anabranch.status import channel_status, collect
-from anabranch.work import Work
+from anabranch.work import Announcement, Work
 
 IDENTITY = {
     "pipeline": "orders",
@@ -103,8 +103,8 @@ def test_a_status_taken_during_a_trim_is_no_error(work, monkeypatch):
     assert channel_status(work, "counts", {})["last"] == 2
 
 
-def announce(work, node, **record):
-    (work.path / "nodes" / f"{node}.json").write_text(json.dumps(record))
+def announce(work, **fields):
+    work.announce(Announcement(name="node-1", life="a", **fields))
 
 
 def test_a_node_that_answers_is_alive(work):
@@ -113,7 +113,7 @@ def test_a_node_that_answers_is_alive(work):
     agent = Agent(work.token(), {"status": lambda _: {"phase": "running", "units": units}})
     agent.start()
     try:
-        announce(work, "node-1", name="node-1", pid=4711, address=agent.address, zone=None)
+        announce(work, pid=4711, address=agent.address)
         (node,) = collect(work)["nodes"]
     finally:
         agent.stop()
@@ -125,13 +125,10 @@ def test_a_node_that_does_not_answer_is_not_alive(work):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = "{}:{}".format(*free.getsockname())
-    announce(work, "node-1", name="node-1", pid=os.getpid(), address=address, zone="a")
+    announce(work, pid=os.getpid(), address=address, zone="a")
     (work.path / "nodes" / "node-2.json").write_text('{"name": "no')
-    announce(work, "node-3.error", message="it broke")
-    assert collect(work)["nodes"] == [
-        {"name": "node-1", "pid": os.getpid(), "alive": False, "zone": "a", "units": []},
-        {"name": "node-2", "pid": None, "alive": False, "zone": None, "units": []},
-    ]
+    (work.path / "nodes" / "node-3.error.json").write_text('{"message": "it broke"}')
+    assert collect(work)["nodes"] == [{"name": "node-1", "pid": os.getpid(), "alive": False, "zone": "a", "units": []}]
 
 
 def test_the_last_events_are_shown(work):

@@ -9,7 +9,6 @@ another node, or the next one, goes on from there.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -22,7 +21,6 @@ from anabranch.agent import Agent
 from anabranch.assembly import Assembly
 from anabranch.clock import Clock, SystemClock
 from anabranch.detector import Progress, ProgressWatch
-from anabranch.durable import write_atomic
 from anabranch.errors import Deposed
 from anabranch.hosting import Hosting
 from anabranch.keeping import Keepers
@@ -38,7 +36,7 @@ from anabranch.session import SessionOptions, build_session
 from anabranch.setup import Setup
 from anabranch.strategies import PassiveStandby, Strategy
 from anabranch.takeovers import Seen, Taken, Takeovers
-from anabranch.work import Work
+from anabranch.work import Announcement, Work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,9 +90,7 @@ class Node:
         commands = {"ping": self._ping, "status": self._status, "stop": self._on_stop, "take": self._on_take}
         agent = Agent(self._work.token(), commands, pages={"/metrics": self._metrics})
         agent.start()
-        announcement = self._work.path / "nodes" / f"{self._options.name}.json"
-        record = {"name": self._options.name, "pid": os.getpid(), "address": agent.address, "zone": None}
-        write_atomic(announcement, json.dumps({**record, "life": self._life}).encode())
+        announcement = self._work.announce(Announcement(self._options.name, os.getpid(), agent.address, self._life))
         signal.signal(signal.SIGTERM, lambda *_: self._on_stop({"now": True}))
         # Ctrl-C reaches the whole terminal; the launcher turns it into an orderly stop.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

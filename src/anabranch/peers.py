@@ -6,10 +6,8 @@ name: one that died and was started again answers pings, but holds nothing of wh
 
 from __future__ import annotations
 
-import json
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 
 from anabranch.agent import Line
 from anabranch.clock import Clock
@@ -47,25 +45,18 @@ class Peers:
 
     def look(self) -> None:
         """Notice who came and who went, and judge the ones who are there."""
-        announced = dict(filter(None, map(self._announced, self._work.announcements())))
+        announced = {node.name: node for node in self._work.announced()}
         with self._lock:
-            for name, (life, address) in announced.items():
+            for name, node in announced.items():
                 known = self._peers.get(name)
-                if name != self._name and (known is None or known.life != life):
-                    peer = _Peer(name, life, address, NodeWatch(self.limits, self._clock.steady_s()))
+                if name != self._name and (known is None or known.life != node.life):
+                    peer = _Peer(name, node.life, node.address, NodeWatch(self.limits, self._clock.steady_s()))
                     self._peers[name] = peer
                     threading.Thread(target=self._ping, args=(peer,), name=f"ping {name}", daemon=True).start()
             for name in [name for name in self._peers if name not in announced]:
                 del self._peers[name]
             now_s = self._clock.steady_s()
             self._suspicions = {name: peer.watch.suspicion(now_s) for name, peer in self._peers.items()}
-
-    def _announced(self, path: Path) -> tuple[str, tuple[str, str]] | None:
-        try:
-            record = json.loads(path.read_bytes())
-            return str(record["name"]), (str(record["life"]), str(record["address"]))
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return None
 
     def suspicion(self, holder: Holder) -> str | None:
         """Say why the holder of a role is suspected, None if it is not."""

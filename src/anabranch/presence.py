@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from anabranch.agent import ask
 from anabranch.errors import AgentError, AgentGone, InUse
 from anabranch.work import Work
@@ -14,20 +12,22 @@ def refuse_if_used(work: Work, name: str, *, only: str | None = None) -> None:
 
     With `only`, other nodes than that one may well be there.
     """
-    for path in work.announcements():
+    for path, node in work.announcements().items():
         if only is not None and path.stem != only:
             continue
+        if node is None:
+            path.unlink(missing_ok=True)
+            continue
+        holder = f"{node.name} (process {node.pid})"
         try:
-            record = json.loads(path.read_bytes())
-            holder = f"{record['name']} (process {record['pid']})"
-            ask(record["address"], work.token(), "ping")
-        except (AgentGone, ValueError, KeyError, TypeError, FileNotFoundError):
+            ask(node.address, work.token(), "ping")
+        except AgentGone:
             path.unlink(missing_ok=True)
             continue
         except AgentError as error:
             raise InUse(
                 f"{holder} holds {work.path} but does not answer",
-                hint=f"it may be paused or overloaded; if it is not wanted any more, kill {record['pid']}",
+                hint=f"it may be paused or overloaded; if it is not wanted any more, kill {node.pid}",
             ) from error
         raise InUse(
             f"{work.path} is in use by {holder}, so {name} cannot run on it",

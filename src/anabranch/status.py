@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 from anabranch.agent import ask
 from anabranch.errors import AgentError, Trimmed
-from anabranch.work import Work
+from anabranch.work import Announcement, Work
 
 _TAKEOVER = "took over"
 _RECOVERY = "recovered"
@@ -20,14 +18,14 @@ def collect(work: Work) -> dict[str, Any]:
     history = work.history()
     return {
         "pipeline": identity.get("pipeline"),
-        "nodes": [_node(work, path) for path in work.announcements()],
+        "nodes": nodes_of(work),
         "channels": [channel_status(work, name, identity) for name in work.channel_names()],
-        "failovers": _failovers(history)[-20:],
+        "failovers": failovers_in(history)[-20:],
         "events": [event for event in history if event["kind"] not in ("started", _TAKEOVER, _RECOVERY)][-20:],
     }
 
 
-def _failovers(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def failovers_in(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the takeovers with their phases; a phase is None while it lasts, and for roles other than units."""
     ended = {(event["role"], event["generation"]): event for event in history if event["kind"] == _RECOVERY}
     found = []
@@ -46,15 +44,16 @@ def _failovers(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _node(work: Work, path: Path) -> dict[str, Any]:
+def nodes_of(work: Work) -> list[dict[str, Any]]:
+    """Return what the nodes say of themselves; one that does not answer is not alive."""
+    return [_node(work, node) for node in work.announced()]
+
+
+def _node(work: Work, node: Announcement) -> dict[str, Any]:
+    found = {"name": node.name, "pid": node.pid, "alive": False, "zone": node.zone, "units": []}
     try:
-        record = json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):
-        record = {}
-    found = {"name": path.stem, "pid": record.get("pid"), "alive": False, "zone": record.get("zone"), "units": []}
-    try:
-        answer = ask(record["address"], work.token(), "status")
-    except (AgentError, KeyError):
+        answer = ask(node.address, work.token(), "status")
+    except AgentError:
         return found
     return {**found, "alive": True, "phase": answer["phase"], "units": answer["units"]}
 

@@ -16,6 +16,7 @@ import json
 import os
 import secrets
 import uuid
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,17 @@ from anabranch.ledger.directory import DirectoryLedger
 from anabranch.sources import may_become
 
 FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """What a node says of itself: its process, where its agent listens, and its life, which no other node ever had."""
+
+    name: str
+    pid: int
+    address: str
+    life: str
+    zone: str | None = None
 
 
 class Work:
@@ -87,9 +99,27 @@ class Work:
     def log_path(self, node: str) -> Path:
         return self.path / "logs" / f"{node}.log"
 
-    def announcements(self) -> list[Path]:
-        """Return the files in which nodes said where they listen."""
-        return [path for path in sorted((self.path / "nodes").glob("*.json")) if path.suffixes == [".json"]]
+    # Nodes
+
+    def announce(self, announcement: Announcement) -> Path:
+        """Say where a node is; return the file that says so, to be removed when it ends."""
+        path = self.path / "nodes" / f"{announcement.name}.json"
+        write_atomic(path, json.dumps(asdict(announcement)).encode())
+        return path
+
+    def announcements(self) -> dict[Path, Announcement | None]:
+        """Return what nodes said of themselves, by file; None where it cannot be read. They may be dead."""
+        paths = [path for path in sorted((self.path / "nodes").glob("*.json")) if path.suffixes == [".json"]]
+        return {path: _announcement(path) for path in paths}
+
+    def announced(self) -> list[Announcement]:
+        """Return what nodes said of themselves, by name."""
+        return [announcement for announcement in self.announcements().values() if announcement is not None]
+
+    def holder(self, role: str) -> Announcement | None:
+        """Return the node that holds a role, None if there is none, or none any more."""
+        holder = self.lease(role).holder()
+        return next((node for node in self.announced() if holder is not None and node.life == holder.life), None)
 
     # Records
 
@@ -170,6 +200,16 @@ class Work:
             except ValueError:
                 continue
         return events
+
+
+def _announcement(path: Path) -> Announcement | None:
+    try:
+        record = json.loads(path.read_bytes())
+        return Announcement(
+            str(record["name"]), int(record["pid"]), str(record["address"]), str(record["life"]), record.get("zone")
+        )
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _encoded(identity: dict[str, Any]) -> bytes:

@@ -161,9 +161,9 @@ def test_half_an_hour_of_kills(tmp_path, spark, seed):
             threading.Event().wait(KILL_EVERY_S * chance.uniform(0.8, 1.2))
             wait_until(lambda: len(run.nodes()) == 2, TIMEOUT_S, "both nodes")
             victim = chance.choice(run.nodes())
-            kill_session(int(str(victim["pid"])))
+            kill_session(victim.pid)
             seen.append(measured(run))
-            print(json.dumps({"killed": victim["name"], **seen[-1]}))  # noqa: T201  progress of a long test
+            print(json.dumps({"killed": victim.name, **seen[-1]}))  # noqa: T201  progress of a long test
         stopped(tmp_path, run, feeder)
         assert run.finish() == 0, run.output()
         assert processes_of(run.work_path) == []
@@ -185,7 +185,7 @@ def measured(run):
                 continue
             try:
                 stat = open(f"/proc/{entry.name}/stat").read().rpartition(")")[2].split()  # noqa: SIM115  one line
-                if int(stat[3]) == record["pid"]:
+                if int(stat[3]) == record.pid:
                     resident += int(stat[21]) * os.sysconf("SC_PAGE_SIZE")
             except OSError:
                 continue

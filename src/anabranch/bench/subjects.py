@@ -24,7 +24,7 @@ from anabranch.errors import AnabranchError, Trimmed
 from anabranch.node_options import NodeOptions
 from anabranch.oracle.compare import NOTHING, compare
 from anabranch.oracle.reference import replay
-from anabranch.status import collect
+from anabranch.status import failovers_in, nodes_of
 from anabranch.strategies.strategy import WARM_BATCHES
 from anabranch.work import Work
 
@@ -134,7 +134,7 @@ class NodesSubject(Subject):
             raise AnabranchError(f"the pipeline ended:\n{self.log()}")
         if not self.outputs():
             return False
-        nodes = [node for node in collect(Work.open(self._work))["nodes"] if node["alive"]]
+        nodes = [node for node in nodes_of(Work.open(self._work)) if node["alive"]]
         if len(nodes) < _NODES:
             return False
         if self._strategy == "passive-cold":
@@ -145,12 +145,10 @@ class NodesSubject(Subject):
         return any(unit["batches"] >= WARM_BATCHES and not unit["scratch"] for unit in standbys)
 
     def leader(self) -> int:
-        holder = Work.open(self._work).lease(_UNIT).holder()
-        for path in (self._work / "nodes").glob("node-*.json"):
-            record = json.loads(path.read_bytes())
-            if holder is not None and record["life"] == holder.life:
-                return int(record["pid"])
-        raise AnabranchError("nobody leads")
+        holder = Work.open(self._work).holder(_UNIT)
+        if holder is None:
+            raise AnabranchError("nobody leads")
+        return holder.pid
 
     def outputs(self) -> list[float]:
         with contextlib.suppress(AnabranchError):
@@ -163,8 +161,7 @@ class NodesSubject(Subject):
 
     def sessions(self) -> list[int]:
         """Return the sessions of the nodes that are there."""
-        records = [json.loads(path.read_bytes()) for path in sorted((self._work / "nodes").glob("node-?.json"))]
-        return [int(record["pid"]) for record in records]
+        return [node.pid for node in Work.open(self._work).announced()]
 
     def last_epoch(self) -> int:
         """Return the newest epoch of the output."""
@@ -190,13 +187,13 @@ class NodesSubject(Subject):
 
     def shipped_bytes(self) -> int:
         """Return how much went to stores so far."""
-        nodes = collect(Work.open(self._work))["nodes"]
+        nodes = nodes_of(Work.open(self._work))
         return sum(store["size_bytes"] for node in nodes for unit in node["units"] for store in unit["stores"])
 
     def phases(self, killed_s: float) -> dict[str, float | None]:
         deadline_s = time.time() + 60.0
         while time.time() < deadline_s:
-            for event in collect(Work.open(self._work))["failovers"]:
+            for event in failovers_in(Work.open(self._work).history()):
                 if event["unit"] == _UNIT and event["at"] > killed_s and event["takeover_s"] is not None:
                     return {
                         "detected_s": event["at"] - killed_s,
@@ -240,9 +237,8 @@ class NodesSubject(Subject):
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-        for path in (self._work / "nodes").glob("node-*.json"):
-            with contextlib.suppress(OSError, ValueError):
-                kill_session(int(json.loads(path.read_bytes())["pid"]))
+        for session in self.sessions() if self._work.exists() else ():
+            kill_session(session)
 
 
 class BareSubject(Subject):

@@ -12,7 +12,7 @@ import typer
 from anabranch.agent import ask
 from anabranch.cli.places import JsonOption, TraceOption, WorkOption, open_work
 from anabranch.errors import AgentError, PipelineError
-from anabranch.status import collect
+from anabranch.status import nodes_of
 from anabranch.work import Work
 
 _LOOK_S = 0.05
@@ -35,7 +35,7 @@ def failover(
     """
     del trace  # read by main
     opened = open_work(work)
-    nodes = [node for node in collect(opened)["nodes"] if node["alive"]]
+    nodes = [node for node in nodes_of(opened) if node["alive"]]
     holder = opened.lease(unit).holder() if unit in opened.channel_names() else None
     if holder is None:
         units = sorted({some["unit"] for node in nodes for some in node["units"]})
@@ -68,10 +68,9 @@ def _target(nodes: list[dict[str, Any]], unit: str, holder: str, to: str | None)
 
 
 def _address(work: Work, node: str) -> str:
-    for path in work.announcements():
-        record = json.loads(path.read_bytes())
-        if record["name"] == node:
-            return str(record["address"])
+    for known in work.announced():
+        if known.name == node:
+            return known.address
     raise AgentError(f"node {node} is gone", hint="`anabranch status` shows who is there")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -101,12 +102,10 @@ def run(  # noqa: PLR0913  every option of the command is a parameter
 def _stop(work: Work, *, now: bool) -> int:
     """Ask every node to stop; return how many heard it."""
     heard = 0
-    for path in work.announcements():
-        try:
-            ask(json.loads(path.read_bytes())["address"], work.token(), "stop", {"now": now})
+    for node in work.announced():
+        with contextlib.suppress(AgentError):
+            ask(node.address, work.token(), "stop", {"now": now})
             heard += 1
-        except (AgentError, KeyError, ValueError, FileNotFoundError):
-            continue
     return heard
 
 

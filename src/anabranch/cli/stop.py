@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -34,13 +35,10 @@ def stop(
     del trace  # read by main
     opened = open_work(work)
     asked: dict[str, str] = {}
-    for path in opened.announcements():
-        try:
-            record = json.loads(path.read_bytes())
-            ask(record["address"], opened.token(), "stop", {"now": now})
-            asked[record["name"]] = record["address"]
-        except (AgentError, ValueError, KeyError, FileNotFoundError):
-            continue
+    for node in opened.announced():
+        with contextlib.suppress(AgentError):
+            ask(node.address, opened.token(), "stop", {"now": now})
+            asked[node.name] = node.address
     if not asked:
         raise AgentError(f"no node of {opened.path} is running", hint="`anabranch status` shows the work directory")
     waiting = dict(asked)
