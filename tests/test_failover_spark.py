@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
@@ -44,15 +45,18 @@ def test_output_is_exact_after_a_takeover(tmp_path, spark, monkeypatch, fault):
         victim = run.holder_pid("windowed")
         os.kill(victim, sent)
         wait_until(lambda: taken_from(run, "windowed", held), TIMEOUT_S, "the takeover")
-        give(events[20:])
+        give(events[20:28])
         give(loads[6:])
-        wait_until(lambda: run.taken_in("events", events[-1].name), TIMEOUT_S, "the last file to be taken in")
-        if has_loads:
-            wait_until(lambda: run.taken_in("loads", loads[-1].name), TIMEOUT_S, "the last file to be taken in")
         if sent == signal.SIGSTOP:
+            wait_until(lambda: run.taken_in("events", events[27].name), TIMEOUT_S, "input to be taken in")
             os.kill(victim, signal.SIGCONT)
             stepped_down = lambda: {event["role"] for event in run.events("stepped down")} & set(protected)  # noqa: E731
             wait_until(stepped_down, TIMEOUT_S, "the old primary to step down")
+            move_back(tmp_path, run, "running", events[28:32])
+        give(path for path in events[28:] if not path.exists())
+        wait_until(lambda: run.taken_in("events", events[-1].name), TIMEOUT_S, "the last file to be taken in")
+        if has_loads:
+            wait_until(lambda: run.taken_in("loads", loads[-1].name), TIMEOUT_S, "the last file to be taken in")
         assert anabranch(tmp_path, "stop", "--work", str(run.work_path)).returncode == 0, run.output()
         assert run.finish() == 0, run.output()
         assert run.events("diverged") == []
@@ -63,6 +67,17 @@ def test_output_is_exact_after_a_takeover(tmp_path, spark, monkeypatch, fault):
         for name, verdict in found.items():
             assert verdict.expected > 0, name
             assert verdict.exact, (name, verdict)
+
+
+def move_back(tmp_path, run, unit, files):
+    """Move a unit to the other node on purpose, while input flows."""
+    held = run.work.lease(unit).holder()
+    wait_until(lambda: list(run.replicas().values()).count("standby") >= 1, TIMEOUT_S, "a standby to move to")
+    give(files)
+    moved = anabranch(tmp_path, "failover", unit, "--work", str(run.work_path), "--json")
+    assert moved.returncode == 0, moved.stderr + run.output()
+    assert json.loads(moved.stdout)["from"] == held.node
+    assert run.work.lease(unit).holder().planned
 
 
 def assert_continued(channel):

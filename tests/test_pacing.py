@@ -49,8 +49,16 @@ TABLE = {
     "unkept epochs hold empty ones": ({"empty_epochs_owed": 1, "unkept": True}, "wait"),
     "unkept epochs do not hold the end": ({"finishing": True, "unkept": True}, "finish"),
     # a standby that should be in step
-    "a standby is one behind": ({"waiting": True, "behind": 1, "now_s": 100.5}, "claim"),
-    "a standby is two behind": ({"waiting": True, "behind": 2, "now_s": 100.5}, "wait"),
+    "a standby is in step": ({"waiting": True, "behind": 0, "now_s": 100.5}, "claim"),
+    "a standby is one behind": ({"waiting": True, "behind": 1, "now_s": 100.5}, "wait"),
+    "a standby is one behind, and much waits": (
+        {"waiting": True, "backlogged": True, "behind": 1, "now_s": 100.5},
+        "claim",
+    ),
+    "a standby is two behind, and much waits": (
+        {"waiting": True, "backlogged": True, "behind": 2, "now_s": 100.5},
+        "wait",
+    ),
     "a standby has had its time": ({"waiting": True, "behind": 2, "now_s": 100.0 + IN_STEP_AFTER_S}, "claim"),
     "a standby does not hold the end": ({"finishing": True, "behind": 2, "now_s": 100.5}, "finish"),
     # shortest interval

@@ -180,8 +180,11 @@ def test_a_standby_is_promoted(place):
     node.publish(node.lines, node.counts, epochs=3)
     node.reconcile(None)
     assert list(node.replicas.standbys) == ["counts"]
+    for run in ("the old primary's", node.units[0].run):
+        node.lines.acknowledge("counts", run, 2)
     node.reconcile(5)
     assert len(node.units) == 1
+    assert list(node.lines.received_by_run("counts")) == [node.units[0].run], "nobody waits for the old primary"
     assert node.units[0].told[-1] == ("promote", 5, 2)
     assert node.replicas.primaries["counts"].generation == 5
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -122,6 +124,18 @@ def test_what_has_no_low_epoch_is_refused():
     assert "a list" in TrailingStandby().refusal(SPAN, "a list")
     assert TrailingStandby().refusal(UNBOUNDED, None) is None
     assert ActiveStandby().refusal(UNBOUNDED, "a list") is None
+
+
+def test_what_was_dropped_as_late_is_dropped_again():
+    """A replay first reaches the watermark that dropped rows: kept, they could be joined, and go on into open windows.
+
+    Epoch 3 dropped with the watermark of epoch 2, to which epoch 1 had brought it; the state itself begins at epoch 2.
+    """
+    seen = (50, 90, 150, 151, 152, 153)
+    past = [Past(epoch, (at,), seen[epoch - 1] if epoch else None) for epoch, at in enumerate(seen)]
+    assert low_epoch(past, SPAN) == 2
+    past[3] = replace(past[3], late_rows=2)
+    assert low_epoch(past, SPAN) == 1
 
 
 def test_a_segment_without_state_replays_nothing():

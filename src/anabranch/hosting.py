@@ -35,8 +35,6 @@ from anabranch.segments import depth
 from anabranch.setup import Setup
 from anabranch.sinks.sink import Delivery as SinkDelivery
 from anabranch.sources.locate import locate_record, malformed_record
-from anabranch.strategies import ActiveStandby, UpstreamBackup
-from anabranch.strategies.upstream_backup import known_past, low_epoch
 from anabranch.unit import Unit, UnitEvents
 
 if TYPE_CHECKING:
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
 
 _PACE_POLL_S = 0.01
 # How often the pacer looks whether active standbys are in step, how old what they say may be, and what is out of reach.
-_LOOK_AT_LAGS_S = 0.05
+_LOOK_AT_LAGS_S = 0.02
 _FRESH_S = 1.5
 _MOST_LAG = 5
 # What was published lately is left for standbys: a trailing one is seconds behind, a gated one more.
@@ -270,7 +268,7 @@ class Hosting:
             lags = [
                 lag
                 for name in self._setup.segments
-                if isinstance(self.replicas.strategy(name), ActiveStandby)
+                if self.replicas.strategy(name).in_step
                 for lag in self.lags(name, released[name]).values()
             ]
             self._lag = max((lag for lag in lags if lag <= _MOST_LAG), default=0)
@@ -287,9 +285,9 @@ class Hosting:
     def declare_safe(self) -> None:
         """Tell every channel what the primaries and sinks here will never need again."""
         for name, unit in self.replicas.primaries.items():
-            if isinstance(self.replicas.strategy(name), UpstreamBackup):
-                view = self.replicas.view(name)
-                low = low_epoch(known_past(view), view.span)
+            strategy = self.replicas.strategy(name)
+            if strategy.replays:
+                low = strategy.replay_from(self.replicas.view(name))
                 # What tells where a replay begins is in the unit's own manifests: it is a reader of its own output.
                 self.channels[name].declare_safe(name, low - 1)
                 unit.declare_safe(low - 1)
@@ -308,7 +306,7 @@ class Hosting:
             safe = [channel.safe(unit) for unit in readers]
             if name in graph.sources:
                 safe.append(noted_position(channel))
-            elif isinstance(self.replicas.strategy(name), UpstreamBackup):
+            elif self.replicas.strategy(name).replays:
                 safe.append(channel.safe(name))
             last = channel.last_epoch()
             if any(reader in self._setup.strategies for reader in readers):

@@ -21,8 +21,7 @@ from anabranch.settings import Settings
 # How long rows may keep everyone waiting before the watermark is pushed on by an empty epoch.
 EMPTY_AFTER_S = 0.5
 # A standby that runs every epoch is as fast as its primary, so one that is behind stays behind, and a takeover has to
-# wait for it. It is given a little time per epoch until it is in step: in the epoch after the one last published.
-IN_STEP = 1
+# wait for it. It is given up to this long per epoch to come to where its primary is.
 IN_STEP_AFTER_S = 1.0
 
 
@@ -57,7 +56,7 @@ def decide(view: PaceView, settings: Settings) -> Instruction:
     held = view.last_epoch - view.received >= settings.pending_epochs or (view.unkept and not view.finishing)
     if held or view.taken < view.last_epoch - in_hand:
         return "wait"
-    out_of_step = view.behind > IN_STEP and since_s < IN_STEP_AFTER_S and not view.finishing
+    out_of_step = view.behind > in_hand and since_s < IN_STEP_AFTER_S and not view.finishing
     if out_of_step or (view.last_epoch >= 0 and since_s < settings.shortest_interval_s):
         return "wait"
     if view.waiting:

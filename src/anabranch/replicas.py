@@ -182,6 +182,9 @@ class Replicas:
                 standby.unit.begin_after(how.after, compare_from=how.compare_from, lost=how.lost)
             standby.unit.promote(generation, how)
             self.primaries[name] = standby.unit
+            for read in self._setup.segments[name].inputs:
+                # Else the pacer would give the run that led before time to keep in step. If it lives, it says so again.
+                self.channels[read].forget_runs(name, standby.unit.run)
         else:
             start = lambda: self._primary(name, generation, how, view)  # noqa: E731
             self._start(name, "primary", start, lambda unit: self._leads(name, unit))

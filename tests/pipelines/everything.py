@@ -83,8 +83,11 @@ if "drawn" in STEPS:
 
 STRATEGIES = {
     "active": ab.ActiveStandby(),
+    "written": ab.ActiveStandby(release="written"),
     "trailing": ab.TrailingStandby(every_s=1),
     "passive": ab.PassiveStandby(store="log:store"),
+    "cold": ab.PassiveStandby(store="log:store", temperature="cold"),
+    "warm": ab.PassiveStandby(store="log:store", temperature="warm"),
     "upstream": ab.UpstreamBackup(),
     "shipped": ab.PassiveStandby(store="log:store", release="shipped"),
 }

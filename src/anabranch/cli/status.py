@@ -33,7 +33,9 @@ def status(*, work: WorkOption = None, as_json: JsonOption = False, trace: Trace
         console.print(_units(alive))
     console.print(_channels(found["channels"]))
     if found["failovers"]:
-        console.print(_failovers(found["failovers"]))
+        console.print("takeovers", style="italic")
+    for failover in found["failovers"]:
+        console.print(_failover(failover), highlight=False, markup=False, soft_wrap=True)
     for event in found["events"]:
         details = ", ".join(f"{key} {value}" for key, value in event.items() if key not in ("kind", "at"))
         console.print(f"{event['kind']}: {details}", highlight=False, markup=False)
@@ -50,18 +52,21 @@ def _units(nodes: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _failovers(failovers: list[dict[str, Any]]) -> Table:
-    table = Table(title="takeovers")
-    phases = {"noticed": "detected_s", "restored": "restore_s", "first output": "first_output_s"}
-    phases |= {"caught up": "catch_up_s", "all": "takeover_s"}
-    for heading in ("when", "unit", "from", "to", "generation", "reason", *phases):
-        table.add_column(heading)
-    for event in failovers:
-        when = time.strftime("%H:%M:%S", time.localtime(event["at"]))
-        cells = (event["unit"], event["from"], event["to"], event["generation"], event["reason"])
-        seconds = ("–" if event[key] is None else f"{event[key]:.2f} s" for key in phases.values())
-        table.add_row(when, *map(str, cells), *seconds)
-    return table
+_PHASES = {
+    "detected_s": "noticed after",
+    "restore_s": "restored in",
+    "first_output_s": "first output in",
+    "catch_up_s": "caught up in",
+    "takeover_s": "all",
+}
+
+
+def _failover(event: dict[str, Any]) -> str:
+    """Say who took what from whom, and below it how long that took, as far as it is known."""
+    when = time.strftime("%H:%M:%S", time.localtime(event["at"]))
+    text = f"{when} {event['unit']}: {event['from']} → {event['to']}, generation {event['generation']}"
+    phases = ", ".join(f"{name} {event[key]:.2f} s" for key, name in _PHASES.items() if event[key] is not None)
+    return f"{text}, {event['reason']}" + (f"\n         {phases}" if phases else "")
 
 
 def _kept(store: dict[str, Any]) -> str:

@@ -38,6 +38,7 @@ class ActiveStandby(Strategy):
 
     release: Literal["leader", "written"] = "leader"
     name: ClassVar[str] = "active"
+    in_step: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_release("ActiveStandby", self.release, ("leader", "written"))

@@ -117,6 +117,10 @@ class Strategy(ABC):
     name: ClassVar[str]
     # Whether another node may go on from the files of the unit's runs.
     keeps_state: ClassVar[bool] = True
+    # Whether standbys run every epoch, so that they are given time to stay close.
+    in_step: ClassVar[bool] = False
+    # Whether a recovery reads inputs again, from an epoch that the unit's own manifests tell.
+    replays: ClassVar[bool] = False
 
     @property
     def policy(self) -> Release:
@@ -130,6 +134,11 @@ class Strategy(ABC):
     @abstractmethod
     def takeover(self, view: View) -> Takeover:
         """Say how to go on as primary."""
+
+    def replay_from(self, view: View) -> int:
+        """Return the first epoch of the inputs that a recovery would read; asked of strategies that replay."""
+        del view
+        return 0
 
     def refusal(self, span: Span, unmergeable: str | None) -> str | None:
         """Say why a segment cannot be protected this way, None if it can."""

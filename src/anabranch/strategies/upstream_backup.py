@@ -38,9 +38,14 @@ class UpstreamBackup(Strategy):
     temperature: Temperature = "gated"
     name: ClassVar[str] = "upstream"
     keeps_state: ClassVar[bool] = False
+    replays: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_temperature("UpstreamBackup", self.temperature)
+
+    def replay_from(self, view: View) -> int:
+        """Return the low epoch: what came before it is in no window that is still open."""
+        return low_epoch(known_past(view), view.span)
 
     def standby(self, view: View) -> Instruction | None:
         """Warm the node up, then wait without state."""
@@ -48,7 +53,7 @@ class UpstreamBackup(Strategy):
 
     def takeover(self, view: View) -> Takeover:
         """Start without state at the low epoch; the last published epoch proves that the state is right again."""
-        low = low_epoch(known_past(view), view.span)
+        low = self.replay_from(view)
         if view.saved >= max(low - 1, 0):
             return Takeover("newest")
         use: Use = "nothing" if view.at is None or view.scratch else "standby"
