@@ -1,15 +1,18 @@
 """The status of a work directory: read from files and agents, whatever state they are in."""
 
+import io
 import json
 import os
 import socket
 
 import pyarrow as pa
 import pytest
+from rich.console import Console
 
 from anabranch.agent import Agent
 from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.manifest import Manifest, Part, Producer
+from anabranch.cli.status import _failover, _units
 from anabranch.status import channel_status, collect
 from anabranch.work import Announcement, Work
 
@@ -145,3 +148,54 @@ def test_a_status_is_json(work):
     work.pin(IDENTITY)
     channel_of(work, "counts", 1)
     assert json.loads(json.dumps(collect(work)))["pipeline"] == "orders"
+
+
+# What people see
+
+
+def shown(*lines):
+    """Return what is printed on a terminal of 80 columns."""
+    console = Console(width=80, record=True, file=io.StringIO())
+    for line in lines:
+        console.print(line, highlight=False, markup=False)
+    return console.export_text()
+
+
+def unit_of(role, epoch, **fields):
+    return {"unit": "counts", "role": role, "generation": None, "epoch": epoch, "temperature": None, **fields}
+
+
+def test_units_are_shown_with_role_and_lag():
+    """Who leads in which generation, who stands by how, and by how many epochs each is behind what is published."""
+    nodes = [
+        {"name": "node-1", "pid": 11, "phase": "running", "units": [unit_of("primary", 41, generation=3)]},
+        {"name": "node-2", "pid": 12, "phase": "running", "units": [unit_of("standby", 38, temperature="trailing")]},
+        {"name": "node-3", "pid": 13, "phase": "running", "units": [unit_of("standby", -1, scratch=True)]},
+        {"name": "node-4", "pid": 14, "phase": "cold", "units": []},
+    ]
+    rows = [
+        [cell.strip() for cell in line.split("│")[1:-1]] for line in shown(_units(nodes, {"counts": 41})).splitlines()
+    ]
+    assert [row for row in rows if row] == [
+        ["node-1 (11)", "counts", "primary, generation 3", "41", "0", "–"],
+        ["node-2 (12)", "counts", "standby, trailing", "38", "3", "–"],
+        ["node-3 (13)", "counts", "standby, warming up", "–", "–", "–"],
+        ["node-4 (14)", "–", "cold", "–", "–", "–"],
+    ]
+
+
+def test_takeovers_are_shown_with_their_phases():
+    """One line for who took what from whom and why, one for how long; what is not known is left out."""
+    event = {
+        "unit": "counts",
+        "from": "node-1",
+        "to": "node-2",
+        "generation": 1,
+        "reason": "silent for 0.3 s",
+        "at": 0.0,
+    }
+    phases = {"detected_s": 0.3, "restore_s": 0.02, "first_output_s": 0.5, "catch_up_s": 0.04, "takeover_s": 0.86}
+    first, second = shown(_failover({**event, **phases})).splitlines()
+    assert first.endswith(" counts: node-1 → node-2, generation 1, silent for 0.3 s")
+    assert second.strip() == "noticed 0.30, restored 0.02, first output 0.50, caught up 0.04, all 0.86 s"
+    assert len(shown(_failover({**event, **dict.fromkeys(phases)})).splitlines()) == 1

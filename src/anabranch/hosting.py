@@ -68,6 +68,9 @@ class Hosting:
         self._pacing: threading.Event | None = None
         self._recent: dict[str, Recent] = {}
         self._lag = 0
+        # Units that a planned generation takes over, and the last such generation that has.
+        self._moving: set[str] = set()
+        self._moved: dict[str, int] = {}
         self._looked_at_lags_s = 0.0
         events = UnitEvents(released=self._on_release, diverged=self._on_divergence)
         self.replicas = Replicas(setup, spark, assembly, events, keepers.restore)
@@ -268,11 +271,23 @@ class Hosting:
             lags = [
                 lag
                 for name in self._setup.segments
-                if self.replicas.strategy(name).in_step
+                if self.replicas.strategy(name).in_step or name in self._moving
                 for lag in self.lags(name, released[name]).values()
             ]
             self._lag = max((lag for lag in lags if lag <= _MOST_LAG), default=0)
         return self._lag
+
+    def moving(self, name: str, to: int | None) -> None:
+        """Give a planned generation, if there is one, time to come to where its predecessor is, until it publishes."""
+        self._moving.discard(name)
+        if to is None or self._moved.get(name) == to:
+            return
+        last = self.channels[name].last_epoch()
+        manifest = self.channels[name].manifest(last) if last >= 0 else None
+        if manifest is not None and manifest.producer.generation >= to:
+            self._moved[name] = to
+        else:
+            self._moving.add(name)
 
     def lags(self, name: str, published: int) -> dict[str, int]:
         """Return by how many epochs each live run of a unit, on any node, is behind what is published."""

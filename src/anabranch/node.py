@@ -49,8 +49,6 @@ _SWEEP_S = 60.0
 _PACER = "pacer"
 # A holder whose successor was planned goes on for at most this long.
 _LINGER_S = 60.0
-# A successor that is at most this many epochs behind is ready.
-_IN_REACH = 2
 
 
 class Node:
@@ -210,6 +208,8 @@ class Node:
         self._peers.look()
         for role, lease in self._roles.items():
             holder = lease.holder()
+            if holder is not None and role in self._setup.segments:
+                hosting.moving(role, to=holder.generation if holder.planned else None)
             view = self._view(hosting, role, holder)
             decision = decide(view)
             if decision.do == "step down":
@@ -251,9 +251,9 @@ class Node:
         return replace(view, free_s=now_s - since_s)
 
     def _relieved(self, hosting: Hosting, role: str, holder: Holder | None, mine: Holder | None) -> bool:
-        """Say whether a successor that was planned is close enough, or has had its time.
+        """Say whether a successor that was planned is where this node is, or has had its time.
 
-        It will not get ahead by itself: both are equally fast.
+        It will not get there by itself, because both are equally fast: the pacer gives it time.
         """
         if mine is None or holder is None or holder.generation <= mine.generation or not holder.planned:
             self._lingering_s.pop(role, None)
@@ -263,7 +263,7 @@ class Node:
         primary = hosting.replicas.primaries.get(role)
         lags = hosting.lags(role, hosting.channels[role].last_epoch())
         others = [lag for run, lag in lags.items() if primary is None or run != primary.run]
-        return min(others, default=_IN_REACH + 1) <= _IN_REACH or waited_s >= _LINGER_S
+        return min(others, default=1) <= 0 or waited_s >= _LINGER_S
 
     def _stalled(self, hosting: Hosting, role: str, holder: Holder, now_s: float) -> str | None:
         if role not in self._setup.segments:

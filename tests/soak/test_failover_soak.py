@@ -6,11 +6,14 @@ goes on (default 1,800); `ANABRANCH_TEST_SEED` repeats a run.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
+import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -176,6 +179,38 @@ def test_the_node_that_takes_over_is_killed_too(tmp_path, spark, seed):
         stopped(tmp_path, run, feeder)
         assert run.finish() == 0, run.output()
     assert_exact(tmp_path, spark)
+
+
+@pytest.mark.usefixtures("protected")
+def test_a_query_that_hangs_behind_a_live_process_is_found(tmp_path, spark, seed):
+    """The JVM alone is paused: the node answers its peers, and nothing is published any more."""
+    write_input(tmp_path, files=600, seed=seed)
+    feeder = Feeder(tmp_path, 0.5)
+    with started(tmp_path, 2, "--retain", "all") as run:
+        feeder.start()
+        wait_until(lambda: standbys(run) == len(PROTECTED), TIMEOUT_S, "the standbys")
+        before = generation(run)
+        jvm = jvm_of(run.holder_pid("windowed"))
+        os.kill(jvm, signal.SIGSTOP)
+        wait_until(lambda: generation(run) > before, TIMEOUT_S, "the takeover")
+        run.wait_for_epoch("windowed", run.last("windowed") + 10)
+        os.kill(jvm, signal.SIGCONT)
+        run.wait_for_epoch("windowed", run.last("windowed") + 10)
+        stopped(tmp_path, run, feeder)
+        assert run.finish() == 0, run.output()
+    assert_exact(tmp_path, spark)
+
+
+def jvm_of(node):
+    """Return the process of a node's JVM."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and b"java" in (entry / "cmdline").read_bytes().partition(b"\0")[0]:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                found += [int(entry.name)] * (int(fields[3]) == node)
+    assert len(found) == 1, found
+    return found[0]
 
 
 @pytest.mark.usefixtures("protected")

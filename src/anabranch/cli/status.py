@@ -30,7 +30,8 @@ def status(*, work: WorkOption = None, as_json: JsonOption = False, trace: Trace
     alive = [node for node in found["nodes"] if node["alive"]]
     console.print(f"pipeline {found['pipeline']}: {'running' if alive else 'not running'}", highlight=False)
     if alive:
-        console.print(_units(alive))
+        published = {channel["name"]: channel["last"] for channel in found["channels"]}
+        console.print(_units(alive, published))
     console.print(_channels(found["channels"]))
     if found["failovers"]:
         console.print("takeovers", style="italic")
@@ -41,22 +42,34 @@ def status(*, work: WorkOption = None, as_json: JsonOption = False, trace: Trace
         console.print(f"{event['kind']}: {details}", highlight=False, markup=False)
 
 
-def _units(nodes: list[dict[str, Any]]) -> Table:
+def _units(nodes: list[dict[str, Any]], published: dict[str, int | None]) -> Table:
     table = Table(title="units")
-    for heading in ("node", "process", "unit", "role", "generation", "epoch", "kept"):
+    for heading in ("node", "unit", "role", "epoch", "lag", "kept"):
         table.add_column(heading)
     for node in nodes:
+        who = f"{node['name']} ({node['pid']})"
         for unit in node["units"]:
-            cells = (node["name"], node["pid"], unit["unit"], unit["role"], unit["generation"], unit["epoch"])
-            table.add_row(*map(str, cells), "\n".join(map(_kept, unit.get("stores", []))) or "–")
+            at = unit["epoch"]
+            lag = "–" if at < 0 else str(max(0, (published.get(unit["unit"]) or 0) - at))
+            kept = "\n".join(map(_kept, unit.get("stores", []))) or "–"
+            table.add_row(who, unit["unit"], _role(unit), "–" if at < 0 else str(at), lag, kept)
+        if not node["units"]:
+            table.add_row(who, "–", node["phase"], "–", "–", "–")
     return table
 
 
+def _role(unit: dict[str, Any]) -> str:
+    """Say in which generation a unit is led, or how it stands by; one without state waits, or warms its node up."""
+    if unit["role"] == "primary":
+        return f"primary, generation {unit['generation']}"
+    return f"standby, {'warming up' if unit.get('scratch') else unit['temperature']}"
+
+
 _PHASES = {
-    "detected_s": "noticed after",
-    "restore_s": "restored in",
-    "first_output_s": "first output in",
-    "catch_up_s": "caught up in",
+    "detected_s": "noticed",
+    "restore_s": "restored",
+    "first_output_s": "first output",
+    "catch_up_s": "caught up",
     "takeover_s": "all",
 }
 
@@ -65,8 +78,8 @@ def _failover(event: dict[str, Any]) -> str:
     """Say who took what from whom, and below it how long that took, as far as it is known."""
     when = time.strftime("%H:%M:%S", time.localtime(event["at"]))
     text = f"{when} {event['unit']}: {event['from']} → {event['to']}, generation {event['generation']}"
-    phases = ", ".join(f"{name} {event[key]:.2f} s" for key, name in _PHASES.items() if event[key] is not None)
-    return f"{text}, {event['reason']}" + (f"\n         {phases}" if phases else "")
+    phases = ", ".join(f"{name} {event[key]:.2f}" for key, name in _PHASES.items() if event[key] is not None)
+    return f"{text}, {event['reason']}" + (f"\n    {phases} s" if phases else "")
 
 
 def _kept(store: dict[str, Any]) -> str:
