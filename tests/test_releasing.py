@@ -135,6 +135,25 @@ def test_other_rows_supersede_a_run(output, runs):
     assert output.last_epoch() == 1
 
 
+def test_what_was_trimmed_in_the_meantime_supersedes_a_run(output, runs):
+    """Whoever published it did so without this run, and its consumers are done with it."""
+    shipping = releasing(output, runs, "shipped")
+    shipping(manifest(0))
+    for epoch in range(3):
+        output.release(manifest(epoch, "2", run=OTHER))
+    output.trim(1)
+    assert list(shipping.shipped(0)) == []
+    assert isinstance(shipping.superseded, Superseded)
+
+
+def test_what_is_published_already_is_not_inherited(output, runs):
+    """A run that died between publishing and forgetting leaves it behind; by now it may be trimmed."""
+    for epoch in range(3):
+        Pending(runs / RUN).add(manifest(epoch))
+    Pending(runs / OTHER).inherit(runs / RUN, commit(2), published=1)
+    assert [one.epoch for one in Pending(runs / OTHER).manifests()] == [2]
+
+
 def test_a_run_that_executes_what_others_published_is_superseded(output, runs):
     """If its rows are not the same, and only where that matters."""
     releasing(output, runs, "leader").refuse_other_history(manifest(0))
@@ -172,8 +191,8 @@ def test_a_run_that_has_only_begun_has_the_state_of_its_predecessor(output, runs
     Pending(runs / RUN).add(manifest(1))
     third = runs / "r000003.cccccccc"
     third.mkdir()
-    Pending(runs / OTHER).inherit(runs / RUN, commit(1))
-    Pending(third).inherit(runs / OTHER, commit(1))
+    Pending(runs / OTHER).inherit(runs / RUN, commit(1), published=0)
+    Pending(third).inherit(runs / OTHER, commit(1), published=0)
     for run in (runs / OTHER, third):
         assert [one.epoch for one in Pending(run).manifests()] == [1]
         assert fits(output, run, commit(1))

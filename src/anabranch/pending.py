@@ -56,10 +56,11 @@ class Pending:
         """Forget an epoch: it is released."""
         (self._directory / f"{epoch:012d}").unlink(missing_ok=True)
 
-    def inherit(self, old: Path, commit: Commit) -> None:
-        """Take over what another run had pending at a commit, and remember whose state that is."""
+    def inherit(self, old: Path, commit: Commit, published: int) -> None:
+        """Take over what another run had pending at a commit and is not published, and remember whose state that is."""
         for manifest in Pending(old).manifests(commit.epoch):
-            self.add(manifest)
+            if manifest.epoch > published:
+                self.add(manifest)
         run, epoch = _origin(old)
         if epoch != commit.epoch:
             run = old.name

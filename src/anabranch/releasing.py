@@ -72,7 +72,11 @@ class Releasing:
         Whoever published something else first has the history: this run's state is then nobody's.
         """
         for manifest in self.pending.manifests(up_to):
-            published = self._output.release(replace(manifest, released_s=self._clock.now_s())).manifest
+            try:
+                published = self._output.release(replace(manifest, released_s=self._clock.now_s())).manifest
+            except Trimmed:
+                self.superseded = Superseded(f"epoch {manifest.epoch} was published by another run, and is trimmed")
+                return
             if (published.digest, published.rows) != (manifest.digest, manifest.rows):
                 self.superseded = _superseded(published)
                 return

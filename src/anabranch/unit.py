@@ -138,7 +138,7 @@ class Unit:
                     hint="the output channel was damaged; restore it from a copy",
                 )
             link_run(home / "runs" / run, self.directory, self._commit)
-            self.release.pending.inherit(home / "runs" / run, self._commit)
+            self.release.pending.inherit(home / "runs" / run, self._commit, published)
         if shipped and after < published and self.generation >= 0:
             raise Corrupt(
                 f"unit {self.name!r} has no state of epoch {published}, and must not execute again what is published",
