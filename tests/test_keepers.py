@@ -202,3 +202,20 @@ def test_versions_of_older_runs_stay_until_a_run_is_settled(tmp_path):
         home.keepers.finish(in_order=True)
         found = find_versions([url])["counts"]
         assert len({some.namespace for some in found}) == left
+
+
+def test_what_is_kept_elsewhere_is_what_was_declared(tmp_path, url):
+    """A unit that another node leads is kept by that node, which says how far; one without a store is not kept."""
+    home = Home(tmp_path / "home", url, "a" * 32, most_behind=3)
+    home.keepers.know(set(), lambda _unit: 7)
+    assert home.keepers.kept_epoch("counts") == 7
+    assert home.keepers.kept_epoch("other") is None
+    assert home.keepers.unkept({"counts": 10}) is None
+    assert home.keepers.unkept({"counts": 11}) == "counts"
+
+
+def test_what_others_wait_for_is_shipped_with_every_epoch(tmp_path, url):
+    """However seldom its own strategy would: a version downstream is never newer than this one."""
+    home = Home(tmp_path / "home", url, "a" * 32, every=100)
+    home.keepers.know({"counts"}, lambda _unit: -1)
+    home.run("r000000.00000001", 3)

@@ -1,5 +1,7 @@
 """Switching protection on: what can be asked for, which segment gets it, and which versions join."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import anabranch as ab
@@ -8,7 +10,7 @@ from anabranch.keeper.restoring import Found
 from anabranch.keeper.surroundings import upstream_of
 from anabranch.keeper.version import Version
 from anabranch.rebuilding import choose
-from anabranch.segments import cut, strategies
+from anabranch.segments import awaited, cut, strategies
 from anabranch.store.opening import drop, namespaces, open_store
 
 
@@ -134,3 +136,13 @@ def test_namespaces_are_stores_of_their_own(tmp_path, kind):
     drop(url, "p/a/r1")
     assert namespaces(url, "") == ["p/a/r2", "q/a/r1"]
     assert open_store(url, "p/a/r2").read("key") == b"p/a/r2"
+
+
+def test_producers_of_what_is_published_when_shipped_are_awaited():
+    """Directly or not; others are shipped as their own strategy says."""
+    inputs = {"a": ("words",), "b": ("a",), "c": ("b",), "d": ("a",)}
+    segments = {name: SimpleNamespace(inputs=some) for name, some in inputs.items()}
+    shipped = ab.PassiveStandby(store="log:/s", release="shipped")
+    assert awaited(segments, {"c": shipped, "a": ab.PassiveStandby(store="log:/s")}) == {"a", "b"}
+    assert awaited(segments, {"d": shipped}) == {"a"}
+    assert awaited(segments, {"a": shipped, "b": ab.PassiveStandby(store="log:/s")}) == set()

@@ -31,7 +31,7 @@ from anabranch.pacing import Recent, trim_floor
 from anabranch.pending import pending_files
 from anabranch.plans import spark_message
 from anabranch.replicas import Replicas
-from anabranch.segments import depth
+from anabranch.segments import awaited, depth
 from anabranch.setup import Setup
 from anabranch.sinks.sink import Delivery as SinkDelivery
 from anabranch.sources.locate import locate_record, malformed_record
@@ -84,6 +84,11 @@ class Hosting:
         self._assembly.check(sinks=not self._setup.options.replay)
         self.replicas.assemble()
         self._keepers.belong_to(self._setup.graph.name, self._assembly.work_id)
+        segments = self._setup.segments
+        self._keepers.know(
+            awaited(segments, self._setup.strategies),
+            lambda unit: min(self.channels[name].safe(unit) for name in segments[unit].inputs),
+        )
 
     @property
     def channels(self) -> dict[str, Channel]:

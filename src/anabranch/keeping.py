@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from anabranch.clock import Clock
 from anabranch.errors import StoreError, StoreUnavailable
+from anabranch.keeper.calibration import Trigger
 from anabranch.keeper.keeper import Keeper, KeeperOptions
 from anabranch.keeper.restoring import find_versions, restore_unit
 from anabranch.keeper.surroundings import Surroundings, upstream_of
@@ -46,6 +47,8 @@ class Keepers:
         self._clock = clock
         self._note = note
         self._home = ""
+        self._awaited: set[str] = set()
+        self._declared: Callable[[str], int] = lambda _: -1
         self._keepers: dict[str, Keeper] = {}
         self._runs: dict[str, KeptUnit] = {}
         self._tidied: set[tuple[str, str]] = set()
@@ -53,6 +56,11 @@ class Keepers:
     def belong_to(self, pipeline: str, work_id: str) -> None:
         """Say whose versions these are: stores may be shared, and nobody touches what others keep there."""
         self._home = f"{pipeline}-{work_id[:12]}"
+
+    def know(self, awaited: set[str], declared: Callable[[str], int]) -> None:
+        """Say whose versions others wait for, and what a unit that is led elsewhere has declared as kept."""
+        self._awaited = awaited
+        self._declared = declared
 
     def begin(self, kept: KeptUnit, inputs: tuple[str, ...], surroundings: Surroundings) -> None:
         """Begin to keep a run, in a namespace of its own in every store; does nothing for an unprotected unit."""
@@ -70,7 +78,7 @@ class Keepers:
             work=self._work,
             unit=unit,
             run=run,
-            trigger=strategy.trigger,
+            trigger=Trigger() if unit in self._awaited else strategy.trigger,
             surroundings=surroundings.files,
             ceiling=lambda: upstream_of(inputs, {name: self.kept_epoch(name) for name in inputs}),
         )
@@ -115,12 +123,13 @@ class Keepers:
         keeper = self._keepers.get(unit)
         if keeper is not None:
             return keeper.shipped_epoch()
-        return -1 if unit in self._strategies else None
+        return self._declared(unit) if unit in self._strategies else None
 
     def unkept(self, committed: Mapping[str, int]) -> str | None:
         """Name a unit whose stores lack more of what it has committed than may be held for them; None if none does."""
         for unit, strategy in self._strategies.items():
-            if committed.get(unit, -1) - (self.kept_epoch(unit) or 0) > strategy.most_behind:
+            kept = self.kept_epoch(unit)
+            if kept is not None and committed.get(unit, -1) - kept > strategy.most_behind:
                 return unit
         return None
 

@@ -8,6 +8,7 @@ output mode per query, and fusing would change what its neighbours emit.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anabranch.errors import PipelineError
@@ -83,6 +84,20 @@ def consumers(graph: Graph, segments: dict[str, Segment]) -> dict[str, tuple[str
     for sink in graph.sinks.values():
         readers[sink.stream].append(sink.name)
     return {name: tuple(units) for name, units in readers.items()}
+
+
+def awaited(segments: Mapping[str, Segment], strategies: Mapping[str, Strategy]) -> set[str]:
+    """Return the segments whose versions others wait for: those before one that publishes only what is shipped.
+
+    A version is never newer than those of the units it reads, so these have to be shipped with every epoch.
+    """
+    found: set[str] = set()
+    waiting = [name for name, strategy in strategies.items() if strategy.policy == "shipped"]
+    while waiting:
+        before = [read for read in segments[waiting.pop()].inputs if read in segments and read not in found]
+        found.update(before)
+        waiting += before
+    return found
 
 
 def depth(segments: dict[str, Segment]) -> int:
