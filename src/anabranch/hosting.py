@@ -270,7 +270,7 @@ class Hosting:
 
     def _behind(self, released: Mapping[str, int]) -> int:
         """Return by how many epochs a standby lags that should keep in step; one that is far behind is left alone."""
-        now_s = self._setup.clock.now_s()
+        now_s = self._setup.clock.steady_s()
         if now_s - self._looked_at_lags_s >= _LOOK_AT_LAGS_S:
             self._looked_at_lags_s = now_s
             lags = [
@@ -284,15 +284,14 @@ class Hosting:
 
     def moving(self, name: str, to: int | None) -> None:
         """Give a planned generation, if there is one, time to come to where its predecessor is, until it publishes."""
-        self._moving.discard(name)
-        if to is None or self._moved.get(name) == to:
-            return
-        last = self.channels[name].last_epoch()
-        manifest = self.channels[name].manifest(last) if last >= 0 else None
-        if manifest is not None and manifest.producer.generation >= to:
+        if to is not None and self._moved.get(name) != to:
+            last = self.channels[name].last_epoch()
+            manifest = self.channels[name].manifest(last) if last >= 0 else None
+            if manifest is None or manifest.producer.generation < to:
+                self._moving.add(name)
+                return
             self._moved[name] = to
-        else:
-            self._moving.add(name)
+        self._moving.discard(name)
 
     def lags(self, name: str, published: int) -> dict[str, int]:
         """Return by how many epochs each live run of a unit, on any node, is behind what is published."""
