@@ -10,7 +10,7 @@ from hypothesis import settings
 pytest.register_assert_rewrite("anabranch.testing")
 
 # Tests start many JVMs that live for seconds: the quick compiler alone warms up in half the time of both.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
 
 # A deadline would measure the machine's load. In CI the same examples run every time; elsewhere new ones are tried.
 settings.register_profile("default", deadline=None)
