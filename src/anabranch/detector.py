@@ -28,9 +28,11 @@ class Limits:
     grace_s: float = 30.0
 
 
-# A node whose answers lately took long is given this many times as long. Half of it is forgotten after 7 s of pings.
+# What lately took long is given this many times as long. Of a node's answers half is forgotten after 7 s of pings, of a
+# unit's epochs after 7 of them.
 _TIMES_USUAL = 4
 _FORGETTING = 0.99
+_FORGETTING_EPOCHS = 0.9
 
 
 class NodeWatch:
@@ -95,6 +97,8 @@ class ProgressWatch:
         self._at_first = seen.published
         # Generations in a row that published nothing: each gets twice the time of the one before.
         self._barren = 0
+        # How long epochs took lately; at first a node is slow, and so are others that start beside it.
+        self._usual_s = limits.stalled_s
 
     def suspicion(self, seen: Progress, now_s: float) -> str | None:
         """Say why the unit is suspected, None if it is not. To be asked at least as often as pings are sent."""
@@ -105,12 +109,18 @@ class ProgressWatch:
             self._barren = self._barren + 1 if before.published == self._at_first else 0
             self._at_first = before.published
             self._stalled_s = 0.0
-        elif seen.published != before.published or seen.waiting <= seen.published:
+        elif seen.published != before.published:
+            if before.published != self._at_first:
+                self._usual_s = max(self._stalled_s, _FORGETTING_EPOCHS * self._usual_s)
+            self._stalled_s = 0.0
+        elif seen.waiting <= seen.published:
             self._stalled_s = 0.0
         else:
             self._stalled_s += elapsed_s
         begun = seen.published != self._at_first
-        limit_s = (self._limits.stalled_s if begun else self._limits.grace_s) * 2**self._barren
+        usual_s = min(self._limits.grace_s, _TIMES_USUAL * self._usual_s)
+        stalled_s = max(self._limits.stalled_s, usual_s) if begun else self._limits.grace_s
+        limit_s = stalled_s * 2**self._barren
         if self._stalled_s >= limit_s:
             return f"epoch {seen.waiting} waits, nothing published for {self._stalled_s:.1f} s"
         return None

@@ -51,8 +51,8 @@ _DEFAULTS = {
 }
 
 # Where several nodes share a machine, one that starts must not take the CPU from the others for the minutes that the
-# optimising compiler works: takeovers took twice as long. The quick compiler costs some throughput, and no warm-up. With
-# it alone the JVM would reserve 48 MiB for compiled code, which fill up within minutes; then it compiles nothing any more.
+# optimising compiler works: takeovers took twice as long. The quick compiler costs some throughput, and no warm-up. By
+# itself it is given 48 MiB for compiled code, which are full within minutes; then nothing is compiled any more.
 _AMONG_NEIGHBOURS = {
     "spark.driver.extraJavaOptions": ("-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
 }
