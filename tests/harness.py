@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from anabranch.bench.processes import kill_session
 from anabranch.status import nodes_of
 from anabranch.testing.wait import wait_until
 from anabranch.work import Announcement, Work
@@ -141,10 +142,17 @@ def running(directory: Path, file: Path, *arguments: str, **environment: str) ->
     finally:
         process.kill()
         process.wait()
-        for _ in range(2):
-            for record in started.nodes():
-                os.killpg(record.pid, signal.SIGKILL)
-        wait_until(lambda: not processes_of(work), 30.0, "all processes of the run to end")
+        # A node whose driver was killed may have left a JVM that still writes: whole sessions go, of all its lives.
+        wait_until(lambda: not end_sessions(started), 30.0, "all processes of the run to end")
+
+
+def end_sessions(run: Running) -> bool:
+    """Kill everything that nodes of a run have started; say whether anything of it was there."""
+    if not (run.work_path / "channels").is_dir():
+        return bool(processes_of(run.work_path))
+    sessions = {node.pid for node in run.work.announced()} | {int(str(event["pid"])) for event in run.events("started")}
+    killed = [session for session in sessions if kill_session(session)]
+    return bool(killed or processes_of(run.work_path))
 
 
 def processes_of(work: Path) -> list[int]:

@@ -21,11 +21,13 @@ def _of_session(session: int) -> Iterator[tuple[int, list[str]]]:
                 yield int(entry.name), fields
 
 
-def kill_session(session: int) -> None:
-    """Kill a node with everything it started, at once, as the loss of its machine would."""
-    for pid, _ in _of_session(session):
+def kill_session(session: int) -> bool:
+    """Kill a node with everything it started, at once, as the loss of its machine would; say whether it was there."""
+    pids = [pid for pid, _ in _of_session(session)]
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    return bool(pids)
 
 
 def cpu_s(session: int) -> float:
