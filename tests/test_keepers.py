@@ -219,3 +219,4 @@ def test_what_others_wait_for_is_shipped_with_every_epoch(tmp_path, url):
     home = Home(tmp_path / "home", url, "a" * 32, every=100)
     home.keepers.know({"counts"}, lambda _unit: -1)
     home.run("r000000.00000001", 3)
+    assert max(some.version.epoch for some in find_versions([url])["counts"]) == 2

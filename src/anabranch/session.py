@@ -54,7 +54,7 @@ _DEFAULTS = {
 # optimising compiler works: takeovers took twice as long. The quick compiler costs some throughput, and no warm-up. By
 # itself it is given 48 MiB for compiled code, which are full within minutes; then nothing is compiled any more.
 _AMONG_NEIGHBOURS = {
-    "spark.driver.extraJavaOptions": ("-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
 }
 _NICENESS = 5
 

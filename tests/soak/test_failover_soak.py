@@ -6,7 +6,6 @@ goes on (default 1,800); `ANABRANCH_TEST_SEED` repeats a run.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.bench.processes import kill_session
+from anabranch.bench.processes import kill_session, of_session
 from anabranch.status import nodes_of
 from anabranch.testing.wait import wait_until
 from exactness import by_batch, by_reference
@@ -203,14 +202,9 @@ def test_a_query_that_hangs_behind_a_live_process_is_found(tmp_path, spark, seed
 
 def jvm_of(node):
     """Return the process of a node's JVM."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdigit() and b"java" in (entry / "cmdline").read_bytes().partition(b"\0")[0]:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                found += [int(entry.name)] * (int(fields[3]) == node)
-    assert len(found) == 1, found
-    return found[0]
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0] for pid, _ in of_session(node)}
+    (found,) = [pid for pid, command in commands.items() if command.endswith(b"java")]
+    return found
 
 
 @pytest.mark.usefixtures("protected")
@@ -264,15 +258,6 @@ def test_half_an_hour_of_kills(tmp_path, spark, seed):
 def measured(run):
     """Return how many files there are, and the memory of the node that is left."""
     files = sum(len(names) for _, _, names in os.walk(run.work_path))
-    resident = 0
-    for record in run.nodes():
-        for entry in os.scandir("/proc"):
-            if not entry.name.isdigit():
-                continue
-            try:
-                stat = open(f"/proc/{entry.name}/stat").read().rpartition(")")[2].split()  # noqa: SIM115  one line
-                if int(stat[3]) == record.pid:
-                    resident += int(stat[21]) * os.sysconf("SC_PAGE_SIZE")
-            except OSError:
-                continue
+    pages = sum(int(fields[21]) for node in run.nodes() for _, fields in of_session(node.pid))
+    resident = pages * os.sysconf("SC_PAGE_SIZE")
     return {"files": files, "mib": resident >> 20, "epoch": run.last("windowed")}

@@ -11,7 +11,8 @@ from pathlib import Path
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-def _of_session(session: int) -> Iterator[tuple[int, list[str]]]:
+def of_session(session: int) -> Iterator[tuple[int, list[str]]]:
+    """Yield the processes of a session, each with the fields of its `stat` from the state on."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -23,7 +24,7 @@ def _of_session(session: int) -> Iterator[tuple[int, list[str]]]:
 
 def kill_session(session: int) -> bool:
     """Kill a node with everything it started, at once, as the loss of its machine would; say whether it was there."""
-    pids = [pid for pid, _ in _of_session(session)]
+    pids = [pid for pid, _ in of_session(session)]
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -32,4 +33,4 @@ def kill_session(session: int) -> bool:
 
 def cpu_s(session: int) -> float:
     """Return the CPU time that a node and everything it started have used, ended children included."""
-    return sum(sum(map(int, fields[11:15])) for _, fields in _of_session(session)) / _TICKS_PER_S
+    return sum(sum(map(int, fields[11:15])) for _, fields in of_session(session)) / _TICKS_PER_S
