@@ -12,6 +12,7 @@ import random
 import signal
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,17 @@ def assert_exact(tmp_path, spark, *, recorded=True):
             assert verdict.exact, (name, verdict)
 
 
+@contextmanager
+def standing_by(tmp_path, seed, nodes):
+    """Start nodes on an input that comes bit by bit; go on when there is a standby for every unit."""
+    write_input(tmp_path, files=600, seed=seed)
+    feeder = Feeder(tmp_path, 0.5)
+    with started(tmp_path, nodes, "--retain", "all") as run:
+        feeder.start()
+        wait_until(lambda: standbys(run) >= len(PROTECTED), TIMEOUT_S, "the standbys")
+        yield run, feeder
+
+
 @pytest.mark.parametrize("how", MATRIX)
 def test_every_strategy_is_exact_on_every_kind_of_state(tmp_path, spark, seed, monkeypatch, how):
     """A window count with late rows, a running count and a join: the node that leads is killed again and again."""
@@ -164,11 +176,7 @@ def ready(run, how):
 @pytest.mark.usefixtures("protected")
 def test_the_node_that_takes_over_is_killed_too(tmp_path, spark, seed):
     """Three nodes; the primary dies, and the one that takes over dies at once: the third goes on."""
-    write_input(tmp_path, files=600, seed=seed)
-    feeder = Feeder(tmp_path, 0.5)
-    with started(tmp_path, 3, "--retain", "all") as run:
-        feeder.start()
-        wait_until(lambda: standbys(run) >= len(PROTECTED), TIMEOUT_S, "the standbys")
+    with standing_by(tmp_path, seed, nodes=3) as (run, feeder):
         before = generation(run)
         kill_session(run.holder_pid("windowed"))
         wait_until(lambda: generation(run) > before, TIMEOUT_S, "the first takeover")
@@ -183,11 +191,7 @@ def test_the_node_that_takes_over_is_killed_too(tmp_path, spark, seed):
 @pytest.mark.usefixtures("protected")
 def test_a_query_that_hangs_behind_a_live_process_is_found(tmp_path, spark, seed):
     """The JVM alone is paused: the node answers its peers, and nothing is published any more."""
-    write_input(tmp_path, files=600, seed=seed)
-    feeder = Feeder(tmp_path, 0.5)
-    with started(tmp_path, 2, "--retain", "all") as run:
-        feeder.start()
-        wait_until(lambda: standbys(run) == len(PROTECTED), TIMEOUT_S, "the standbys")
+    with standing_by(tmp_path, seed, nodes=2) as (run, feeder):
         before = generation(run)
         jvm = jvm_of(run.holder_pid("windowed"))
         os.kill(jvm, signal.SIGSTOP)
@@ -210,11 +214,7 @@ def jvm_of(node):
 @pytest.mark.usefixtures("protected")
 def test_nodes_do_not_need_their_launcher(tmp_path, spark, seed):
     """It dies, then the primary: the standby goes on, and ends in order."""
-    write_input(tmp_path, files=600, seed=seed)
-    feeder = Feeder(tmp_path, 0.5)
-    with started(tmp_path, 2, "--retain", "all") as run:
-        feeder.start()
-        wait_until(lambda: standbys(run) == len(PROTECTED), TIMEOUT_S, "the standbys")
+    with standing_by(tmp_path, seed, nodes=2) as (run, feeder):
         run.process.kill()
         run.process.wait()
         before = generation(run)
