@@ -15,10 +15,11 @@ from anabranch.channel.reader import ReadOptions, stream
 from anabranch.clock import SystemClock
 from anabranch.pipeline import StepNode
 from anabranch.plans import BuiltSegment, build_segment
+from anabranch.publishing import UnitEvents
 from anabranch.runs import new_run
 from anabranch.segments import Segment
 from anabranch.testing.wait import wait_until
-from anabranch.unit import Unit, UnitEvents, UnitPlace
+from anabranch.unit import Unit, UnitPlace
 
 TIMEOUT_S = 120.0
 SCHEMA_FOR_STEPS = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("key", pa.string()), ("value", pa.int64())])

@@ -99,6 +99,26 @@ def test_a_dead_process_is_known_at_once(node):
     assert node.after(1, heard=0.0) is None
 
 
+def test_a_node_that_acts_lives_though_it_is_not_heard(node):
+    """Two nodes that are cut off from each other do not take everything from each other without end."""
+    node.after(5, heard=0.0)
+    for given_s in (3 * STEP_S, 5.0, 10.0, 20.0, 30.0, 30.0):
+        assert node.after(60)[0] == given_s
+        node.watch.acted()
+        assert node.watch.suspicion(node.clock.steady_s()) is None
+    node.after(5, heard=0.0)
+    assert node.after(5)[0] == 3 * STEP_S, "it was heard again"
+
+
+def test_what_is_published_counts_like_an_answer(node):
+    """A node that publishes is not suspected, however long it is silent."""
+    node.after(5, heard=0.0)
+    for _ in range(100):
+        assert node.after(2 * STEP_S) is None
+        node.watch.acted()
+    assert node.after(5)[0] == 3 * STEP_S
+
+
 def test_a_unit_without_input_may_be_quiet():
     """Nothing is published because nothing waits."""
     assert unit().after(1_000, Progress(1, 7, 7)) is None

@@ -18,7 +18,7 @@ from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.manifest import Manifest, Producer
 from anabranch.clock import ManualClock
 from anabranch.errors import Corrupt
-from anabranch.pacer import Downstream, PacedSource, Pacer, noted_position
+from anabranch.pacer import Downstream, PacedSource, Pacer
 from anabranch.settings import Settings
 
 SETTINGS = Settings(largest_epoch_rows=3, pending_epochs=4)
@@ -293,7 +293,7 @@ def test_a_pacer_resumes_from_noted_positions(tmp_path):
     for _ in range(53):
         world.step(pacer)
     for name in world.sources:
-        assert noted_position(world.channel(name)) == 49
+        assert world.channel(name).noted_position() == 49
         world.channel(name).trim(49)
     again = world.resumed()
     assert again.last_epoch == 52

@@ -13,7 +13,7 @@ from anabranch.checkpoint import Commit
 from anabranch.clock import ManualClock
 from anabranch.errors import Deposed, Superseded
 from anabranch.keeper.version import KeptFile, Version
-from anabranch.pending import Pending, acceptable, fits, pending_files
+from anabranch.pending import Pending, acceptable, fits, origin_at, pending_files
 from anabranch.releasing import Releasing
 from anabranch.testing.wait import wait_until
 
@@ -48,7 +48,7 @@ def commit(epoch):
 
 
 def releasing(output, runs, policy):
-    return Releasing(output, runs / RUN, policy, ManualClock(9.0))
+    return Releasing(output, Pending(runs / RUN), policy, ManualClock(9.0))
 
 
 def test_a_leader_publishes_at_once(output, runs):
@@ -199,6 +199,7 @@ def test_a_run_that_has_only_begun_has_the_state_of_its_predecessor(output, runs
     output.release(manifest(1))
     assert fits(output, third, commit(1))
     assert not fits(output, third, commit(0))
+    assert [origin_at(third, epoch) for epoch in (0, 1)] == [third.name, RUN]
 
 
 def test_what_is_pending_is_shipped_with_its_parts(output, runs):
@@ -213,14 +214,15 @@ def test_what_is_pending_is_shipped_with_its_parts(output, runs):
 def test_versions_fit_as_runs_do(output):
     """By what is published, and by what they carry."""
 
-    def version(epoch, run, *pending):
+    def version(epoch, run, *pending, origin=""):
         files = tuple(KeptFile(f"units/counts/runs/{run}/pending/{number:012d}", 1, 1) for number in pending)
-        return Version("counts", run, epoch, epoch, 0.0, files)
+        return Version("counts", run, epoch, epoch, 0.0, files, origin)
 
     output.release(manifest(0))
     output.release(manifest(1, "2", run=OTHER))
     assert acceptable(output, version(0, RUN))
     assert not acceptable(output, version(1, RUN))
+    assert acceptable(output, version(1, RUN, origin=OTHER)), "kept by a run that had only begun with this state"
     assert acceptable(output, version(1, OTHER))
     assert acceptable(output, version(3, OTHER, 2, 3))
     assert not acceptable(output, version(3, OTHER, 3))

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from anabranch import replicas as replicas_module
+from anabranch import workshop
 from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.manifest import Manifest, Producer
 from anabranch.clock import ManualClock
@@ -111,8 +111,8 @@ class Place:
         built = SimpleNamespace(segment=segment, span=span, unmergeable=unmergeable)
         plan = SimpleNamespace(built=built, run="r000000.00000000")
         assembly = SimpleNamespace(build_all=lambda: {"counts": plan}, build=lambda _: plan)
-        monkeypatch.setattr(replicas_module, "Unit", self.unit)
-        self.replicas = Replicas(setup, None, assembly, None, lambda *_: None)
+        monkeypatch.setattr(workshop, "Unit", self.unit)
+        self.replicas = Replicas(setup, workshop.Workshop(setup, None, assembly, None, lambda *_: None))
         self.replicas.assemble()
         self.lines, self.counts = work.channel("lines"), work.channel("counts")
 
@@ -247,7 +247,7 @@ def test_a_gated_standby_is_replaced_by_a_newer_one(place, monkeypatch):
     node.units[0].batches = WARM_BATCHES
     node.publish(node.lines, node.counts, epochs=20)
     saved = ("r", SimpleNamespace(epoch=node.counts.last_epoch()))
-    monkeypatch.setattr(replicas_module, "newest_commit", lambda *_, **__: saved)
+    monkeypatch.setattr(workshop, "newest_commit", lambda *_, **__: saved)
     node.clock.advance(30.0)
     node.reconcile(None)
     assert node.replicas.standbys["counts"].unit is node.units[1]

@@ -143,6 +143,8 @@ def test_a_segment_without_state_replays_nothing():
     past = [Past(epoch) for epoch in range(8)]
     how = UpstreamBackup().takeover(View(published=7, waiting=9, past=past.__getitem__, span=NO_STATE))
     assert (how.use, how.after) == ("nothing", 7)
+    nothing_kept = View(published=7, waiting=9, first=8, past=lambda _: None, span=NO_STATE)
+    assert UpstreamBackup().takeover(nothing_kept).after == 7, "also if nothing of its output is left"
 
 
 def test_upstream_backup_goes_on_from_its_own_state():
@@ -169,7 +171,7 @@ def test_amnesia_marks_everything_that_differs(stream, data):
     lost = data.draw(st.integers(0, len(stream) - 1))
     highest = max((time for times in stream[: lost + 1] for time in times), default=None)
     model = WindowedCount(LENGTH, DELAY)
-    following = Completeness.after(SPAN, (highest,))
+    following = Completeness.after(SPAN, highest)
     for epoch in range(lost + 1, len(stream)) if highest is not None else ():
         done = model.batch(stream[epoch])
         marked = following.incomplete(flagged=False, seen_ms=(done.seen,), watermark_ms=done.watermark)
@@ -179,7 +181,7 @@ def test_amnesia_marks_everything_that_differs(stream, data):
 
 def test_incompleteness_ends_when_the_watermark_has_passed():
     """A window that began before the loss ended may lack rows; one that began later lacks none."""
-    following = Completeness.after(SPAN, (100,))
+    following = Completeness.after(SPAN, 100)
     marks = [
         following.incomplete(flagged=False, seen_ms=(100 + 5 * n,), watermark_ms=95 + 5 * n if n else None)
         for n in range(8)

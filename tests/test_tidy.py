@@ -25,10 +25,10 @@ LAYERS = (
         "sources sinks channel keeper guarantee pipeline segments settings lease detector roles placement "
         "checkpoint execution merging spans plans failures loading strategies takeovers metrics"
     ),
-    "unit runs pending releasing session worker_daemon planner pacing pacer delivery keeping",
-    "node node_options node_process hosting replicas setup agent peers work assembly presence",
+    "unit publishing runs pending releasing session worker_daemon planner pacing pacer delivery keeping",
+    "leading upkeep workshop node node_options node_process hosting replicas setup agent peers work assembly presence",
     "oracle launcher reading status watching rebuilding doctor",
-    "cli chaos bench testing",
+    "cli chaos bench testing simulator",
 )
 LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names.split()}
 # The package itself, `import anabranch as ab`, re-exports what users touch; whoever uses it that way stands above.

@@ -20,9 +20,10 @@ from anabranch.channel.manifest import Manifest, Part, Producer
 from anabranch.channel.writer import PartsPlan, TaskShare, Written
 from anabranch.clock import ManualClock
 from anabranch.errors import Corrupt, Misaligned, Trimmed
+from anabranch.publishing import UnitEvents
 from anabranch.runs import new_run, newest_commit
 from anabranch.spans import NO_STATE
-from anabranch.unit import Unit, UnitEvents, UnitPlace
+from anabranch.unit import Unit, UnitPlace
 from fake_task import inside_task
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -94,9 +95,13 @@ class Home:
 class Life:
     """One run, from its start to its end."""
 
-    def __init__(self, home):
+    def __init__(self, home, **without_state):
         self.unit = home.unit()
-        self.after = self.unit.prepare()
+        if without_state:
+            self.unit.prepare_empty()
+            self.unit.begin_after(without_state["after"], compare_from=without_state["compare_from"])
+        else:
+            self.after = self.unit.prepare()
         self.unit._started.set()
         self.parts = home.output.parts
         self.checkpoint = home.directory / "runs" / self.unit.run / "checkpoint"
@@ -164,6 +169,20 @@ def test_the_newest_commit_is_found(home):
     first.whole(1, 1)
     run, commit = newest_commit(home.directory)
     assert (run, commit.epoch, commit.batch_id) == (first.unit.run, 1, 1)
+
+
+def test_a_state_that_is_not_whole_is_not_gone_on_from(home):
+    """A run that began without state, in the middle, counts only once it has seen what the right state is made of."""
+    first = Life(home)
+    for epoch in range(4):
+        first.whole(epoch, epoch)
+    shutil.rmtree(first.unit.directory)
+    second = Life(home, after=0, compare_from=3)
+    for epoch in (1, 2):
+        second.whole(epoch, epoch)
+        assert newest_commit(home.directory) is None
+    second.whole(3, 3)
+    assert newest_commit(home.directory)[0] == second.unit.run
 
 
 def test_files_of_an_earlier_boot_are_not_trusted(home, monkeypatch):

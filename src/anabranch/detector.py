@@ -4,6 +4,9 @@ A node is suspected when it is silent: dead, paused, or cut off from its watcher
 useless: its main loop hangs (it lost the work directory, say), or a query of it does. The first it tells in its
 answers; the second shows in the ledgers: input waits, and nothing is published.
 
+A node that is silent and yet takes roles or publishes is not dead, but cut off from this one. Two such nodes would
+take everything from each other without end: each is given more time every time it is seen to act.
+
 An epoch is published once, whoever is suspected. So a wrong suspicion costs some work and no correctness, and limits
 may be short. Time during which the watcher itself was not looking, because it was paused, is nobody's silence.
 """
@@ -45,13 +48,15 @@ class NodeWatch:
         self._gone = False
         # Whoever has just come is busy starting, and so is the machine.
         self._usual_s = limits.silent_s
+        # What it is given, while it cannot be heard, because it was seen to act.
+        self._given_s = 0.0
         self._looked_s = now_s
         self._heard_s = now_s
 
     def heard(self, hanging_s: float, now_s: float, took_s: float = 0.0) -> None:
         """Note an answer and how long it took, and for how long the node's main loop had not come round then."""
         self._usual_s = max(took_s, _FORGETTING * self._usual_s)
-        self._silent_s = 0.0
+        self._silent_s = self._given_s = 0.0
         self._looked_s = self._heard_s = now_s
         self._hanging_s = hanging_s
         self._gone = False
@@ -59,6 +64,15 @@ class NodeWatch:
     def refused(self) -> None:
         """Note that nobody listens where the node should: its process is dead. No need to wait."""
         self._gone = True
+
+    def acted(self) -> None:
+        """Note that the ledgers show something new of the node: it lives, whether it is heard or not."""
+        if self._silent_s >= self._patience_s():
+            self._given_s = min(self._limits.grace_s, max(self._limits.stalled_s, 2 * self._given_s))
+        self._silent_s = 0.0
+
+    def _patience_s(self) -> float:
+        return max(self._limits.silent_s, _TIMES_USUAL * self._usual_s, self._given_s)
 
     def since_heard_s(self, now_s: float) -> float:
         """Return how long ago the node last answered."""
@@ -70,7 +84,7 @@ class NodeWatch:
         self._looked_s = now_s
         if self._gone:
             return "dead: nobody listens at its address"
-        if self._silent_s >= max(self._limits.silent_s, _TIMES_USUAL * self._usual_s):
+        if self._silent_s >= self._patience_s():
             return f"silent for {self._silent_s:.1f} s"
         if self._hanging_s >= self._limits.hanging_s:
             return f"hanging for {self._hanging_s:.1f} s"

@@ -26,27 +26,24 @@ from anabranch.errors import Diverged, Superseded
 from anabranch.failures import MALFORMED, Failure, judge, poison, sink_failure
 from anabranch.keeper.surroundings import Surroundings
 from anabranch.keeping import Keepers
-from anabranch.pacer import Downstream, PacedSource, Pacer, noted_position
-from anabranch.pacing import Recent, trim_floor
+from anabranch.leading import PACER
+from anabranch.pacer import PacedSource, Pacer
 from anabranch.pending import pending_files
 from anabranch.plans import spark_message
+from anabranch.publishing import UnitEvents
 from anabranch.replicas import Replicas
 from anabranch.segments import awaited, depth
 from anabranch.setup import Setup
 from anabranch.sinks.sink import Delivery as SinkDelivery
 from anabranch.sources.locate import locate_record, malformed_record
-from anabranch.unit import Unit, UnitEvents
+from anabranch.unit import Unit
+from anabranch.upkeep import Upkeep
+from anabranch.workshop import Workshop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PACE_POLL_S = 0.01
-# How often the pacer looks whether active standbys are in step, how old what they say may be, and what is out of reach.
-_LOOK_AT_LAGS_S = 0.02
-_FRESH_S = 1.5
-_MOST_LAG = 5
-# What was published lately is left for standbys: a trailing one is seconds behind, a gated one more.
-_FOR_STANDBYS_S = 60.0
 # What a standby is doing, by strategy; all others wait at their gate.
 _TEMPERATURES = {"active": "active", "trailing": "trailing"}
 
@@ -64,16 +61,10 @@ class Hosting:
         self._stop = stop
         self._wake = threading.Condition()
         self._kept: dict[str, str] = {}
-        self._unkept: str | None = None
         self._pacing: threading.Event | None = None
-        self._recent: dict[str, Recent] = {}
-        self._lag = 0
-        # Units that a planned generation takes over, and the last such generation that has.
-        self._moving: set[str] = set()
-        self._moved: dict[str, int] = {}
-        self._looked_at_lags_s = 0.0
         events = UnitEvents(released=self._on_release, diverged=self._on_divergence)
-        self.replicas = Replicas(setup, spark, assembly, events, keepers.restore)
+        self.replicas = Replicas(setup, Workshop(setup, spark, assembly, events, keepers.restore))
+        self.upkeep = Upkeep(setup, self.replicas, keepers)
         self.error: BaseException | None = None
         self.deliveries: dict[str, Delivery] = {}
         # When each unit that is led here first published something of its own.
@@ -94,6 +85,29 @@ class Hosting:
     def channels(self) -> dict[str, Channel]:
         """The channels of the pipeline."""
         return self.replicas.channels
+
+    @property
+    def running(self) -> dict[str, str]:
+        """The runs that lead here, by unit."""
+        return {name: unit.run for name, unit in self.replicas.primaries.items()}
+
+    # Roles
+
+    def begin(self, role: str, generation: int) -> None:
+        """Do what a role is there for; units are begun when they are reconciled."""
+        if self._setup.options.replay or role in self._setup.segments:
+            return
+        if role == PACER:
+            self.begin_pacer(generation)
+        else:
+            self.begin_sink(role, generation)
+
+    def end_role(self, role: str) -> None:
+        """Do it no more."""
+        if role == PACER:
+            self.end_pacer()
+        elif role not in self._setup.segments:
+            self.end_sink(role)
 
     # Units
 
@@ -244,7 +258,7 @@ class Hosting:
             if self._stop() == "drain" and not stopping:
                 stopping = True
                 pacer.stop_taking()
-            instruction = pacer.step(self._downstream())
+            instruction = pacer.step(self.upkeep.downstream(self.delivered()))
             if instruction == "finish":
                 pacer.note_positions()
                 self._setup.work.end_with(pacer.last_epoch, self._setup.options.session)
@@ -253,91 +267,13 @@ class Hosting:
                 with self._wake:
                     self._wake.wait(_PACE_POLL_S)
 
-    def _downstream(self) -> Downstream:
-        released = {name: self.channels[name].last_epoch() for name in self._setup.segments}
-        first = [
-            released[name]
-            for name, segment in self._setup.segments.items()
-            if any(read in self._setup.graph.sources for read in segment.inputs)
-        ]
-        unkept = self._keepers.unkept(released)
-        if unkept != self._unkept:
-            self._unkept = unkept
-            self._setup.note("held up" if unkept else "going on", unit=unkept, reason="its store is too far behind")
-        received = min([*released.values(), *self.delivered()])
-        behind = self._behind(released)
-        return Downstream(taken=min(first), received=received, unkept=unkept is not None, behind=behind)
-
-    def _behind(self, released: Mapping[str, int]) -> int:
-        """Return by how many epochs a standby lags that should keep in step; one that is far behind is left alone."""
-        now_s = self._setup.clock.steady_s()
-        if now_s - self._looked_at_lags_s >= _LOOK_AT_LAGS_S:
-            self._looked_at_lags_s = now_s
-            lags = [
-                lag
-                for name in self._setup.segments
-                if self.replicas.strategy(name).in_step or name in self._moving
-                for lag in self.lags(name, released[name]).values()
-            ]
-            self._lag = max((lag for lag in lags if lag <= _MOST_LAG), default=0)
-        return self._lag
-
-    def moving(self, name: str, to: int | None) -> None:
-        """Give a planned generation, if there is one, time to come to where its predecessor is, until it publishes."""
-        if to is not None and self._moved.get(name) != to:
-            last = self.channels[name].last_epoch()
-            manifest = self.channels[name].manifest(last) if last >= 0 else None
-            if manifest is None or manifest.producer.generation < to:
-                self._moving.add(name)
-                return
-            self._moved[name] = to
-        self._moving.discard(name)
-
-    def lags(self, name: str, published: int) -> dict[str, int]:
-        """Return by how many epochs each live run of a unit, on any node, is behind what is published."""
-        channel = self.channels[self._setup.segments[name].inputs[0]]
-        received = channel.received_by_run(name, self._setup.clock.now_s() - _FRESH_S)
-        return {run: published - epoch for run, epoch in received.items()}
-
     # Keeping it bounded
 
     def declare_safe(self) -> None:
         """Tell every channel what the primaries and sinks here will never need again."""
-        for name, unit in self.replicas.primaries.items():
-            strategy = self.replicas.strategy(name)
-            if strategy.replays:
-                low = strategy.replay_from(self.replicas.view(name))
-                # What tells where a replay begins is in the unit's own manifests: it is a reader of its own output.
-                self.channels[name].declare_safe(name, low - 1)
-                unit.declare_safe(low - 1)
-            else:
-                unit.declare_safe(self._keepers.kept_epoch(name))
+        self.upkeep.declare_safe()
         for delivery in self.deliveries.values():
             delivery.declare_safe()
-
-    def trim(self, *, sweep: bool) -> None:
-        """Remove epochs that nobody needs; the pacer's node does it for all."""
-        graph, options = self._setup.graph, self._setup.options
-        asked = options.retain_epochs or graph.settings.retain_epochs
-        retain = None if asked == "all" else asked
-        for name, channel in self.channels.items():
-            readers = self._setup.consumers[name]
-            safe = [channel.safe(unit) for unit in readers]
-            if name in graph.sources:
-                safe.append(noted_position(channel))
-            elif self.replicas.strategy(name).replays:
-                safe.append(channel.safe(name))
-            last = channel.last_epoch()
-            if any(reader in self._setup.strategies for reader in readers):
-                recent = self._recent.setdefault(name, Recent(_FOR_STANDBYS_S))
-                safe.append(recent.before(last, self._setup.clock.steady_s()))
-            exits = not any(reader in self._setup.segments for reader in readers) or any(
-                reader in graph.sinks for reader in readers
-            )
-            kept = retain if exits or retain is None else 1
-            channel.trim(trim_floor(safe=safe, last=last, retain=kept))
-            if sweep:
-                channel.sweep()
 
     # The end
 
@@ -372,7 +308,7 @@ class Hosting:
                 **_replica(name, "standby", standby.unit),
                 "batches": self.replicas.batches(name),
                 "generation": None,
-                "temperature": _TEMPERATURES.get(self.replicas.strategy(name).name, "gated"),
+                "temperature": _TEMPERATURES.get(self._setup.strategy(name).name, "gated"),
                 "stores": [],
             }
             for name, standby in dict(self.replicas.standbys).items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +15,8 @@ from anabranch.keeper.calibration import Trigger
 from anabranch.keeper.keeper import Keeper, KeeperOptions
 from anabranch.keeper.restoring import find_versions, restore_unit
 from anabranch.keeper.surroundings import Surroundings, upstream_of
-from anabranch.keeper.version import Version
+from anabranch.keeper.version import Version, run_path
+from anabranch.pending import origin_at
 from anabranch.store.opening import drop, open_store
 from anabranch.store.store import Store, without_password
 from anabranch.strategies import PassiveStandby
@@ -81,6 +83,7 @@ class Keepers:
             trigger=Trigger() if unit in self._awaited else strategy.trigger,
             surroundings=surroundings.files,
             ceiling=lambda: upstream_of(inputs, {name: self.kept_epoch(name) for name in inputs}),
+            origin=partial(origin_at, self._work / run_path(unit, run)),
         )
         self._keepers[unit] = Keeper(stores, options, self._clock, shipped=self._on_shipped)
         self._keepers[unit].start()

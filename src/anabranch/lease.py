@@ -31,12 +31,19 @@ class Lease:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        # A generation never changes hands, and this is asked many times a second.
+        self._known: Holder | None = None
 
     def holder(self) -> Holder | None:
         """Return the present holder, None if the role was never taken."""
         generation = self._ledger.last()
         if generation is None:
             return None
+        if self._known is None or self._known.generation != generation:
+            self._known = self._read(generation)
+        return self._known
+
+    def _read(self, generation: int) -> Holder:
         record = self._ledger.read(generation)
         try:
             fields = json.loads(record or b"")

@@ -13,29 +13,26 @@ import os
 import signal
 import threading
 import uuid
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from anabranch import metrics
 from anabranch.agent import Agent
 from anabranch.assembly import Assembly
 from anabranch.clock import Clock, SystemClock
-from anabranch.detector import Progress, ProgressWatch
-from anabranch.errors import Deposed
 from anabranch.hosting import Hosting
 from anabranch.keeping import Keepers
-from anabranch.lease import Holder, Lease
+from anabranch.leading import PACER, Leading
+from anabranch.lease import Lease
 from anabranch.loading import load_pipeline
 from anabranch.node_options import NodeOptions
 from anabranch.peers import Peers
 from anabranch.pipeline import Graph
 from anabranch.presence import refuse_if_used
-from anabranch.roles import ASKED, RoleView, decide, free
 from anabranch.segments import Segment, consumers, cut, override, strategies
 from anabranch.session import SessionOptions, build_session
 from anabranch.setup import Setup
 from anabranch.strategies import PassiveStandby, Strategy
-from anabranch.takeovers import Seen, Taken, Takeovers
+from anabranch.takeovers import Takeovers
 from anabranch.work import Announcement, Work
 
 if TYPE_CHECKING:
@@ -46,9 +43,6 @@ _LOOK_S = 0.05
 _HOUSEKEEPING_S = 1.0
 # Sweeping reads every manifest that has parts; orphans are rare and do no harm in the meantime.
 _SWEEP_S = 60.0
-_PACER = "pacer"
-# A holder whose successor was planned goes on for at most this long.
-_LINGER_S = 60.0
 
 
 class Node:
@@ -69,12 +63,7 @@ class Node:
         self._keepers = Keepers(self._work.path, kept, self._clock, self._work.note)
         self._peers = Peers(self._work, options.name, self._clock)
         self._hosting: Hosting | None = None
-        self._roles: dict[str, Lease] = {}
-        self._leases: dict[str, Holder] = {}
-        self._free_since_s: dict[str, float] = {}
-        self._progress: dict[str, ProgressWatch] = {}
-        self._asked: set[str] = set()
-        self._lingering_s: dict[str, float] = {}
+        self._leading: Leading | None = None
         self._takeovers = Takeovers(self._setup.note)
         self._stop: str | None = None
         self._looked_s: float | None = None
@@ -100,7 +89,7 @@ class Node:
             announcement.unlink(missing_ok=True)
 
     def _run(self) -> None:
-        names = [*self._setup.segments, *self._setup.graph.sinks, _PACER]
+        names = [*self._setup.segments, *self._setup.graph.sinks, PACER]
         leases = {role: self._work.lease(role) for role in names}
         if not self._wait_if_cold(leases):
             return
@@ -109,13 +98,13 @@ class Node:
         hosting = Hosting(self._setup, spark, assembly, self._keepers, lambda: self._stop)
         hosting.assemble()
         self._hosting = hosting
-        self._roles = leases
+        self._leading = leading = Leading(self._setup, self._peers, leases, hosting, self._takeovers)
         self._phase = "running"
         self._setup.note("started", node=self._options.name, pid=os.getpid())
         last = max(hosting.channels[name].last_epoch() for name in self._setup.graph.sources)
         in_order = False
         try:
-            self._look_after(hosting, last if self._options.replay else None)
+            self._look_after(hosting, leading, last if self._options.replay else None)
             in_order = self._stop != "now"
         finally:
             self._phase = "stopping"
@@ -172,7 +161,7 @@ class Node:
 
     # The main thread
 
-    def _look_after(self, hosting: Hosting, last: int | None) -> None:
+    def _look_after(self, hosting: Hosting, leading: Leading, last: int | None) -> None:
         kept_house_s = self._clock.steady_s()
         swept_s = kept_house_s - _SWEEP_S
         idle = threading.Event()
@@ -180,130 +169,25 @@ class Node:
             ending = last if last is not None else self._work.ending(self._options.session)
             if ending is not None and hosting.finished(ending):
                 break
-            self._look_at_roles(hosting)
+            leading.look()
             # Opening a store or ending a query may take long and is no hanging; if it never ends, nothing is published.
             self._looked_s = None
-            hosting.reconcile(self._led())
+            hosting.reconcile(leading.led())
             hosting.look_after()
             self._looked_s = self._clock.steady_s()
-            self._takeovers.look(self._clock.now_s(), lambda role: self._seen(hosting, role))
             now_s = self._clock.steady_s()
             if now_s - kept_house_s >= _HOUSEKEEPING_S:
                 sweep = now_s - swept_s >= _SWEEP_S
-                self._keep_house(hosting, sweep=sweep)
+                self._keep_house(hosting, leading, sweep=sweep)
                 kept_house_s = now_s
                 swept_s = now_s if sweep else swept_s
             idle.wait(_LOOK_S)
-        self._keep_house(hosting, sweep=True)
+        self._keep_house(hosting, leading, sweep=True)
 
-    def _keep_house(self, hosting: Hosting, *, sweep: bool) -> None:
+    def _keep_house(self, hosting: Hosting, leading: Leading, *, sweep: bool) -> None:
         hosting.declare_safe()
-        if _PACER in self._leases and not self._options.replay:
-            hosting.trim(sweep=sweep)
-
-    # Roles
-
-    def _look_at_roles(self, hosting: Hosting) -> None:
-        """Take what is free, and step down from what is another's."""
-        self._peers.look()
-        for role, lease in self._roles.items():
-            holder = lease.holder()
-            if holder is not None and role in self._setup.segments:
-                hosting.moving(role, to=holder.generation if holder.planned else None)
-            view = self._view(hosting, role, holder)
-            decision = decide(view)
-            if decision.do == "step down":
-                self._step_down(hosting, role, decision.reason)
-            elif decision.do == "take":
-                self._take(hosting, role, holder, decision.reason)
-
-    def _led(self) -> dict[str, int]:
-        """Return the generations of the units that this node leads."""
-        return {role: mine.generation for role, mine in self._leases.items() if role in self._setup.segments}
-
-    def _seen(self, hosting: Hosting, role: str) -> Seen:
-        return Seen(
-            running=role in hosting.replicas.primaries,
-            first_output_s=hosting.first_output_s.get(role),
-            published=hosting.channels[role].last_epoch(),
-            waiting=min(hosting.channels[name].last_epoch() for name in self._setup.segments[role].inputs),
-        )
-
-    def _view(self, hosting: Hosting, role: str, holder: Holder | None) -> RoleView:
-        mine = self._leases.get(role)
-        now_s = self._clock.steady_s()
-        suspicion = None
-        if mine is None and holder is not None:
-            suspicion = self._peers.suspicion(holder) or self._stalled(hosting, role, holder, now_s)
-        view = RoleView(
-            holder,
-            mine,
-            suspicion,
-            first=self._peers.first(),
-            free_s=0.0,
-            asked=role in self._asked,
-            relieved=self._relieved(hosting, role, holder, mine),
-        )
-        if free(view) is None:
-            self._free_since_s.pop(role, None)
-            return view
-        since_s = self._free_since_s.setdefault(role, now_s)
-        return replace(view, free_s=now_s - since_s)
-
-    def _relieved(self, hosting: Hosting, role: str, holder: Holder | None, mine: Holder | None) -> bool:
-        """Say whether a successor that was planned is where this node is, or has had its time.
-
-        It will not get there by itself, because both are equally fast: the pacer gives it time.
-        """
-        if mine is None or holder is None or holder.generation <= mine.generation or not holder.planned:
-            self._lingering_s.pop(role, None)
-            return True
-        now_s = self._clock.steady_s()
-        waited_s = now_s - self._lingering_s.setdefault(role, now_s)
-        primary = hosting.replicas.primaries.get(role)
-        lags = hosting.lags(role, hosting.channels[role].last_epoch())
-        others = [lag for run, lag in lags.items() if primary is None or run != primary.run]
-        return min(others, default=1) <= 0 or waited_s >= _LINGER_S
-
-    def _stalled(self, hosting: Hosting, role: str, holder: Holder, now_s: float) -> str | None:
-        if role not in self._setup.segments:
-            return None
-        inputs = self._setup.segments[role].inputs
-        waiting = min(hosting.channels[name].last_epoch() for name in inputs)
-        seen = Progress(holder.generation, waiting, hosting.channels[role].last_epoch())
-        if role not in self._progress:
-            self._progress[role] = ProgressWatch(self._peers.limits, seen, now_s)
-        return self._progress[role].suspicion(seen, now_s)
-
-    def _take(self, hosting: Hosting, role: str, holder: Holder | None, reason: str) -> None:
-        planned = reason == ASKED
-        detected_s = None if holder is None or planned else self._peers.since_heard_s(holder)
-        self._asked.discard(role)
-        try:
-            mine = self._roles[role].take(self._options.name, after=holder, life=self._life, planned=planned)
-        except Deposed:
-            return  # another was faster
-        self._leases[role] = mine
-        self._progress.pop(role, None)
-        if role == _PACER and not self._options.replay:
-            hosting.begin_pacer(mine.generation)
-        elif role not in self._setup.segments and not self._options.replay:
-            hosting.begin_sink(role, mine.generation)
-        if holder is not None and holder.node != self._options.name:
-            parties = {"role": role, "from": holder.node, "to": self._options.name, "generation": mine.generation}
-            self._setup.note("took over", **parties, reason=reason, detected_s=detected_s)
-            if role in self._setup.segments:
-                self._takeovers.begin(Taken(role, mine.generation, self._clock.now_s(), detected_s))
-
-    def _step_down(self, hosting: Hosting, role: str, reason: str) -> None:
-        """Give up a role that another node has taken; what was in hand can no longer do harm."""
-        del self._leases[role]
-        self._takeovers.drop(role)
-        self._setup.note("stepped down", role=role, node=self._options.name, reason=reason)
-        if role == _PACER:
-            hosting.end_pacer()
-        elif role not in self._setup.segments:
-            hosting.end_sink(role)
+        if PACER in leading.held and not self._options.replay:
+            hosting.upkeep.trim(sweep=sweep)
 
     # Commands
 
@@ -329,7 +213,9 @@ class Node:
         unit = body.get("unit")
         if not isinstance(unit, str) or unit not in self._setup.segments:
             return {"error": f"there is no unit {unit!r}"}
-        self._asked.add(unit)
+        if self._leading is None:
+            return {"error": f"{self._options.name} is not ready yet"}
+        self._leading.ask(unit)
         return {"taking": unit}
 
     def _on_stop(self, body: dict[str, Any]) -> dict[str, Any]:

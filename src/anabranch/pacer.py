@@ -9,17 +9,13 @@ Positions of sources are noted from time to time, so that old slots can be trimm
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from anabranch.channel.channel import Channel
 from anabranch.channel.manifest import Manifest, Producer
 from anabranch.clock import Clock
-from anabranch.durable import write_atomic
 from anabranch.errors import Corrupt
 from anabranch.pacing import Instruction, PaceView, decide
 from anabranch.settings import Settings
@@ -161,11 +157,7 @@ class Pacer:
     def note_positions(self) -> None:
         """Note where every source stands after the last epoch; older notes but one go."""
         for name, paced in self._sources.items():
-            directory = paced.channel.path / "positions"
-            content = json.dumps(self._planners[name].snapshot()).encode()
-            write_atomic(directory / f"{self.last_epoch:012d}", content)
-            for old in _positions(directory)[:-2]:
-                (directory / f"{old:012d}").unlink(missing_ok=True)
+            paced.channel.note_position(self.last_epoch, self._planners[name].snapshot())
 
     def _owed(self) -> int:
         """Count how many empty epochs are still to follow the last rows."""
@@ -205,23 +197,11 @@ class _Exhausted:
         return self._planner.snapshot()
 
 
-def noted_position(channel: Channel) -> int:
-    """Return the newest epoch after which a source's position is noted; slots up to it may be trimmed."""
-    return max(_positions(channel.path / "positions"), default=-1)
-
-
-def _positions(directory: Path) -> list[int]:
-    return sorted(int(name) for name in os.listdir(directory) if name.isdigit())
-
-
 def _replay(paced: PacedSource) -> tuple[Planner, int]:
     """Bring a planner to where the ledger stands; return it with the last decided epoch."""
     channel = paced.channel
-    position = noted_position(channel)
-    snapshot = None
-    if position >= 0:
-        snapshot = json.loads((channel.path / "positions" / f"{position:012d}").read_bytes())
-    planner = paced.source.planner(snapshot)
+    position = channel.noted_position()
+    planner = paced.source.planner(channel.position(position) if position >= 0 else None)
     last = channel.ledger.last()
     if last is None:
         return planner, -1

@@ -72,6 +72,14 @@ class Peers:
             return None
         return peer.watch.since_heard_s(self._clock.steady_s())
 
+    def acted(self, holder: Holder) -> None:
+        """Note that the holder of a role has done something that can be seen, whether it is heard or not."""
+        with self._lock:
+            peer = self._peers.get(holder.node)
+            if peer is not None and peer.life == holder.life:
+                peer.watch.acted()
+                self._suspicions[holder.node] = peer.watch.suspicion(self._clock.steady_s())
+
     def first_announced(self) -> bool:
         """Say whether this node comes first by name of those that are there, ready or not."""
         with self._lock:

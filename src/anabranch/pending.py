@@ -26,7 +26,8 @@ class Pending:
     """The pending epochs of one run."""
 
     def __init__(self, run: Path) -> None:
-        self._run = run
+        self._path = run
+        self.run = run.name
         self._directory = run / "pending"
 
     def add(self, manifest: Manifest) -> None:
@@ -61,10 +62,7 @@ class Pending:
         for manifest in Pending(old).manifests(commit.epoch):
             if manifest.epoch > published:
                 self.add(manifest)
-        run, epoch = _origin(old)
-        if epoch != commit.epoch:
-            run = old.name
-        note_origin(self._run, run, commit.epoch)
+        note_origin(self._path, origin_at(old, commit.epoch), commit.epoch)
 
 
 def fits(output: Channel, run: Path, commit: Commit) -> bool:
@@ -86,7 +84,7 @@ def fits(output: Channel, run: Path, commit: Commit) -> bool:
         return False
     if manifest is None:
         return False
-    return manifest.producer.run == run.name or _origin(run) == (manifest.producer.run, commit.epoch)
+    return manifest.producer.run in (run.name, origin_at(run, commit.epoch))
 
 
 def acceptable(output: Channel, version: Version) -> bool:
@@ -99,7 +97,7 @@ def acceptable(output: Channel, version: Version) -> bool:
         manifest = output.manifest(version.epoch)
     except Trimmed:
         return False
-    return manifest is not None and manifest.producer.run == version.run
+    return manifest is not None and manifest.producer.run == (version.origin or version.run)
 
 
 def note_origin(run: Path, origin: str, epoch: int) -> None:
@@ -121,9 +119,10 @@ def _agrees(output: Channel, manifest: Manifest) -> bool:
     return published is not None and (published.digest, published.rows) == (manifest.digest, manifest.rows)
 
 
-def _origin(run: Path) -> tuple[str, int]:
+def origin_at(run: Path, epoch: int) -> str:
+    """Return the run that came to the state that a run has at an epoch: itself, or the one that it goes on from."""
     try:
-        name, epoch = (run / _ORIGIN).read_text().split()
+        name, began = (run / _ORIGIN).read_text().split()
     except FileNotFoundError:
-        return run.name, -1
-    return name, int(epoch)
+        return run.name
+    return name if int(began) == epoch else run.name

@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from anabranch.channel.channel import Channel
 from anabranch.channel.manifest import Manifest
@@ -28,16 +27,16 @@ _WITHHOLD_POLL_S = 0.01
 class Releasing:
     """Publishes what one run has written."""
 
-    def __init__(self, output: Channel, run: Path, policy: Release, clock: Clock) -> None:
+    def __init__(self, output: Channel, pending: Pending, policy: Release, clock: Clock) -> None:
         self._output = output
         self._policy = policy
         self._clock = clock
         self._promoted = threading.Event()
         self._stopping = False
-        self._run = run.name
+        self.run = pending.run
         # Whether this run is the unit's history: nobody can go on from an older one any more.
         self.settled = policy != "shipped"
-        self.pending = Pending(run)
+        self.pending = pending
         self.generation = -1
         self.superseded: Superseded | None = None
 
@@ -55,9 +54,8 @@ class Releasing:
         if self._policy == "shipped":
             self.pending.add(manifest)
             return None
-        while self._policy == "leader" and not self._promoted.wait(_WITHHOLD_POLL_S):
-            if self._output.ledger.decided(manifest.epoch):
-                break
+        while not self.due(manifest.epoch):
+            self._promoted.wait(_WITHHOLD_POLL_S)
             if self._stopping:
                 raise Deposed(f"a replica is stopped while it withholds epoch {manifest.epoch}")
         producer = replace(manifest.producer, generation=self.generation)
@@ -65,6 +63,10 @@ class Releasing:
             return self._output.release(replace(manifest, producer=producer, released_s=self._clock.now_s())).manifest
         except Trimmed:
             return None
+
+    def due(self, epoch: int) -> bool:
+        """Say whether an epoch is to be published now, or has been: a replica that does not lead withholds it."""
+        return self._policy != "leader" or self._promoted.is_set() or self._output.ledger.decided(epoch)
 
     def shipped(self, up_to: int) -> Iterator[Manifest]:
         """Publish what was pending, now that every store has the state that belongs to it; give what is published.
@@ -81,7 +83,7 @@ class Releasing:
                 self.superseded = _superseded(published)
                 return
             self.pending.remove(manifest.epoch)
-            self.settled = self.settled or published.producer.run == self._run
+            self.settled = self.settled or published.producer.run == self.run
             yield published
 
     def refuse_other_history(self, published: Manifest) -> None:

@@ -8,21 +8,14 @@ takes seconds and happens in a thread of its own, one after the other; promoting
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anabranch.assembly import Assembly, Plan
 from anabranch.channel.channel import Channel
-from anabranch.channel.inputs import Gate
 from anabranch.channel.manifest import Manifest, Producer
 from anabranch.errors import PipelineError, Trimmed
-from anabranch.keeper.version import Version
-from anabranch.pending import acceptable, note_origin
 from anabranch.plans import BuiltSegment, spark_message
-from anabranch.runs import newest_commit
 from anabranch.setup import Setup
 from anabranch.strategies.strategy import (
     WARM_BATCHES,
@@ -30,16 +23,15 @@ from anabranch.strategies.strategy import (
     Follow,
     Past,
     Renew,
-    Strategy,
     Takeover,
-    Unprotected,
     View,
     merge_end,
 )
-from anabranch.unit import OPEN, Unit, UnitEvents, UnitPlace
+from anabranch.unit import Unit
+from anabranch.workshop import Workshop
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 # A standby that could not be begun is tried again after this long.
 _NO_STANDBY_S = 5.0
@@ -49,9 +41,6 @@ _MOST_BEHIND = 3
 _LOOK_FOR_SAVED_S = 1.0
 # What is remembered of published epochs; whoever needs older ones reads them again.
 _MOST_PAST = 20_000
-_UNPROTECTED = Unprotected()
-# Brings a version of a unit back into a directory: name, directory, and which versions are acceptable.
-Restore = Callable[..., Version | None]
 
 
 @dataclass
@@ -79,48 +68,38 @@ class Replicas:
     def __init__(
         self,
         setup: Setup,
-        spark: SparkSession,
-        assembly: Assembly,
-        events: UnitEvents,
-        restore: Restore,
+        workshop: Workshop,
+        starter: Executor | None = None,
     ) -> None:
         self._setup = setup
-        self._spark = spark
-        self._assembly = assembly
-        self._events = events
-        self._restore = restore
-        self._starter = ThreadPoolExecutor(1, thread_name_prefix="starter")
+        self._workshop = workshop
+        self._starter = starter or ThreadPoolExecutor(1, thread_name_prefix="starter")
         self._jobs: dict[str, _Job] = {}
-        self._plans: dict[str, Plan] = {}
         self._built: dict[str, BuiltSegment] = {}
         self._past: dict[str, dict[int, Past]] = {}
         self._saved: dict[str, tuple[float, int]] = {}
         self._batches: dict[str, int] = {}
         self._no_standby_until_s: dict[str, float] = {}
         self._caught_up_to: dict[str, int] = {}
-        self._any_polled = False
-        self.channels: dict[str, Channel] = {}
         self.primaries: dict[str, Unit] = {}
         self.standbys: dict[str, Standby] = {}
 
     def assemble(self) -> None:
         """Build every segment, refuse what cannot be protected as asked, and make or open the channels."""
-        self._plans = self._assembly.build_all()
-        self._built = {name: plan.built for name, plan in self._plans.items()}
+        self._built = self._workshop.assemble()
         for name, built in self._built.items():
-            strategy = self.strategy(name)
+            strategy = self._setup.strategy(name)
             reason = strategy.refusal(built.span, built.unmergeable)
             if reason is not None:
                 raise PipelineError(
                     f"segment {name!r} cannot be protected by {type(strategy).__name__}: {reason}",
                     hint="protect it with ab.ActiveStandby() or ab.PassiveStandby(store=…)",
                 )
-        names = [*self._setup.graph.sources, *self._setup.segments]
-        self.channels = {name: self._setup.work.channel(name) for name in names}
 
-    def strategy(self, name: str) -> Strategy:
-        """Return what protects a unit."""
-        return self._setup.strategies.get(name, _UNPROTECTED)
+    @property
+    def channels(self) -> dict[str, Channel]:
+        """The channels of the pipeline."""
+        return self._workshop.channels
 
     # The main loop
 
@@ -173,7 +152,7 @@ class Replicas:
             self._end_standby(name)
             standby = None
         view = self.view(name, exactly=True)
-        how = self.strategy(name).takeover(view) if view.published >= 0 else Takeover("newest")
+        how = self._setup.strategy(name).takeover(view) if view.published >= 0 else Takeover("newest")
         if how.gaps is not None:
             self._give_up(name, generation, how.gaps)
         if how.use == "standby" and standby is not None:
@@ -186,8 +165,12 @@ class Replicas:
                 # Else the pacer would give the run that led before time to keep in step. If it lives, it says so again.
                 self.channels[read].forget_runs(name, standby.unit.run)
         else:
-            start = lambda: self._primary(name, generation, how, view)  # noqa: E731
-            self._start(name, "primary", start, lambda unit: self._leads(name, unit))
+            self._start(
+                name,
+                "primary",
+                lambda: self._begun(name, generation, how, view),
+                lambda unit: self._leads(name, unit),
+            )
 
     def _catch_up(self, name: str) -> None:
         """Let a primary that is behind what is published read several epochs at once, if it may.
@@ -199,7 +182,7 @@ class Replicas:
         if published - at <= _MOST_BEHIND or self._caught_up_to.get(name, -1) > at:
             return
         view = self.view(name)
-        if view.mergeable and self.strategy(name).policy != "shipped":
+        if view.mergeable and self._setup.strategy(name).policy != "shipped":
             end = merge_end(at, published, view.late)
             if end > at + 1:
                 self._caught_up_to[name] = end
@@ -213,32 +196,9 @@ class Replicas:
             self.channels[name].release(Manifest(epoch=epoch, producer=producer, released_s=now_s, rows=0, gap=True))
         self._setup.note("gap", unit=name, first=epochs[0], last=epochs[1])
 
-    def _primary(self, name: str, generation: int, how: Takeover, view: View) -> Unit:
+    def _begun(self, name: str, generation: int, how: Takeover, view: View) -> Unit:
         self._end_standby(name)
-        unit = self._unit(name, generation)
-        if how.use == "newest" or view.published < 0:
-            keeps = self.strategy(name).keeps_state
-            owner = None if keeps else self._setup.options.name
-            after = unit.prepare(lambda directory: self._restored(name, directory), owner=owner)
-            merges = view.mergeable and self.strategy(name).policy != "shipped"
-            at_once = merge_end(after, view.published, view.late) if merges else -1
-            gate = Gate(at_once if at_once > after else -1)
-        else:
-            unit.prepare_empty()
-            unit.begin_after(how.after, compare_from=how.compare_from, lost=how.lost)
-            gate = Gate(how.at_once, after=how.after)
-        unit.start(self._spark, gate)
-        self._await_first_poll(unit)
-        return unit
-
-    def _restored(self, name: str, directory: Path) -> None:
-        """Bring back a version of a unit, if a store has one to go on from."""
-        if self.strategy(name).policy != "shipped":
-            self._restore(name, directory)
-            return
-        version = self._restore(name, directory, partial(acceptable, self.channels[name]))
-        if version is not None:
-            note_origin(directory, version.run, version.epoch)
+        return self._workshop.primary(name, generation, how, view)
 
     def _leads(self, name: str, unit: Unit) -> None:
         self.primaries[name] = unit
@@ -257,28 +217,26 @@ class Replicas:
             self._end_standby(name)
             return
         view = self.view(name)
-        told = self.strategy(name).standby(view)
+        told = self._setup.strategy(name).standby(view)
         if isinstance(told, Begin):
             begin = told
-            self._start(name, "standby", lambda: self._begun(name, begin), lambda unit: self._stands(name, unit, begin))
+            self._start(
+                name,
+                "standby",
+                lambda: self._workshop.standby(name, begin),
+                lambda unit: self._stands(name, unit, begin),
+            )
         elif isinstance(told, Renew) and standby is not None:
             begin = Begin(told.open, standby.empty, scratch=standby.empty and view.batches < WARM_BATCHES)
-            self._start(name, "standby", lambda: self._begun(name, begin), lambda unit: self._stands(name, unit, begin))
+            self._start(
+                name,
+                "standby",
+                lambda: self._workshop.standby(name, begin),
+                lambda unit: self._stands(name, unit, begin),
+            )
         elif isinstance(told, Follow) and standby is not None and (view.at or 0) >= standby.to:
             standby.to, standby.told_s = told.to, now_s
             standby.unit.follow(told.to, go_on=told.open)
-
-    def _begun(self, name: str, begin: Begin) -> Unit:
-        unit = self._unit(name, None, scratch=begin.scratch)
-        if begin.empty:
-            unit.prepare_empty()
-            if begin.scratch:
-                unit.begin_after(max(unit.input_floor(), self.channels[name].last_epoch() - WARM_BATCHES - 2))
-        else:
-            unit.prepare()
-        unit.start(self._spark, OPEN if begin.open else None)
-        self._await_first_poll(unit)
-        return unit
 
     def _stands(self, name: str, unit: Unit, begin: Begin) -> None:
         self._end_standby(name)
@@ -307,7 +265,7 @@ class Replicas:
             scratch=standby is not None and standby.unit.scratch,
             mergeable=built.unmergeable is None,
             span=built.span,
-            first=0 if self.strategy(name).keeps_state else self.channels[name].safe(name) + 1,
+            first=0 if self._setup.strategy(name).keeps_state else self.channels[name].safe(name) + 1,
             past=lambda epoch: self._known(name, epoch),
         )
 
@@ -320,9 +278,8 @@ class Replicas:
         now_s = self._setup.clock.steady_s()
         looked_s, saved = self._saved.get(name, (now_s - _LOOK_FOR_SAVED_S, -1))
         if exactly or now_s - looked_s >= _LOOK_FOR_SAVED_S:
-            owner = None if self.strategy(name).keeps_state else self._setup.options.name
-            found = newest_commit(self._setup.work.unit_path(name), owner=owner)
-            saved = -1 if found is None else found[1].epoch
+            owner = None if self._setup.strategy(name).keeps_state else self._setup.options.name
+            saved = self._workshop.newest_saved(name, owner=owner)
             self._saved[name] = now_s, saved
         return saved
 
@@ -338,25 +295,6 @@ class Replicas:
             known[epoch] = Past(epoch, manifest.seen_ms, manifest.watermark_ms, manifest.late_rows)
             known.pop(epoch - _MOST_PAST, None)
         return known[epoch]
-
-    # Units
-
-    def _unit(self, name: str, generation: int | None, *, scratch: bool = False) -> Unit:
-        plan = self._plans.pop(name, None) or self._assembly.build(name)
-        place = UnitPlace(
-            directory=self._setup.work.unit_path(name),
-            inputs={read: self.channels[read] for read in plan.built.segment.inputs},
-            output=self.channels[name],
-            node=self._setup.options.name,
-            scratch=scratch,
-            release=self.strategy(name).policy,
-        )
-        return Unit(plan.built, place, self._events, run=plan.run, generation=generation, clock=self._setup.clock)
-
-    def _await_first_poll(self, unit: Unit) -> None:
-        if not self._any_polled:
-            unit.wait_until_polled()
-            self._any_polled = True
 
     def end(self, name: str) -> None:
         """End whatever replica of a unit is here."""

@@ -3,6 +3,7 @@
 boot      the start of the operating system that the run belongs to: Spark flushes none of its files
 owner     the node that runs it; only that node removes it, when it has begun another
 scratch   there if the run only warmed a node up: its state is nobody's
+whole     there if the run began without state: since which epoch its state is the right one, empty if it is not yet
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ Fits = Callable[[Path, Commit], bool]
 _BOOT = "boot"
 _OWNER = "owner"
 _SCRATCH = "scratch"
+_WHOLE = "whole"
 _RUN_NAME = re.compile(r"^r(\d{6})\.[0-9a-f]{8}$")
 
 
@@ -53,7 +55,8 @@ def newest_commit(
     """Return the run with the newest committed epoch, None if no run of this unit ever committed.
 
     With `boot`, only runs of that start of the operating system count: the files of earlier ones may be torn or gone.
-    With `owner`, only runs of that node; with `fits`, only those whose state at their commit is the right one.
+    With `owner`, only runs of that node; with `fits`, only those whose state at their commit is the right one. A run
+    that began without state, and has not seen all that the right state is made of, never counts.
     """
     found: list[tuple[int, str, Commit]] = []
     for run in _runs(directory):
@@ -65,7 +68,7 @@ def newest_commit(
         if (path / _SCRATCH).exists():
             continue
         commit = last_commit(path / "checkpoint")
-        if commit is not None and (fits is None or fits(path, commit)):
+        if commit is not None and _whole(path, commit.epoch) and (fits is None or fits(path, commit)):
             found.append((commit.epoch, run, commit))
     if not found:
         return None
@@ -97,6 +100,16 @@ def choose(
     if commit is not None:
         return name, commit
     return newest_commit(directory, owner=owner, fits=fits)
+
+
+def note_whole(run: Path, since: int | None) -> None:
+    """Note since which epoch the state of a run that began without any is the right one; None: it is not yet."""
+    write_advisory(run / _WHOLE, b"" if since is None else str(since).encode())
+
+
+def _whole(run: Path, epoch: int) -> bool:
+    since = _read(run / _WHOLE)
+    return since is None or (since != "" and epoch >= int(since))
 
 
 def link_run(old: Path, new: Path, commit: Commit) -> None:

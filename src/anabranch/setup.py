@@ -10,7 +10,10 @@ from anabranch.node_options import NodeOptions
 from anabranch.pipeline import Graph
 from anabranch.segments import Segment
 from anabranch.strategies import Strategy
+from anabranch.strategies.strategy import Unprotected
 from anabranch.work import Work
+
+_UNPROTECTED = Unprotected()
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,10 @@ class Setup:
     options: NodeOptions
     clock: Clock
     life: str
+
+    def strategy(self, unit: str) -> Strategy:
+        """Return what protects a unit."""
+        return self.strategies.get(unit, _UNPROTECTED)
 
     def note(self, kind: str, **fields: Any) -> None:  # noqa: ANN401  JSON
         """Append one line to the history."""

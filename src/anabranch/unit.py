@@ -18,11 +18,9 @@ from typing import TYPE_CHECKING
 
 from anabranch.channel.channel import Channel
 from anabranch.channel.inputs import Gate, Inputs
-from anabranch.channel.manifest import Manifest, Producer
+from anabranch.channel.manifest import Producer
 from anabranch.channel.writer import (
     PartsPlan,
-    Planned,
-    Written,
     event_time_column,
     planned_batch,
     writing,
@@ -31,12 +29,12 @@ from anabranch.channel.writer import (
 from anabranch.checkpoint import Commit, last_batch
 from anabranch.clock import Clock
 from anabranch.durable import write_advisory
-from anabranch.errors import Corrupt, Diverged, Trimmed
+from anabranch.errors import Corrupt, Trimmed
 from anabranch.execution import QueryInternals
-from anabranch.pending import fits
+from anabranch.pending import Pending, fits
+from anabranch.publishing import Publishing, Seen, UnitEvents
 from anabranch.releasing import Releasing
-from anabranch.runs import choose, link_run, make_run, remove_former
-from anabranch.strategies.amnesia import Completeness
+from anabranch.runs import choose, link_run, make_run, note_whole, remove_former
 from anabranch.strategies.strategy import Release, Takeover
 
 if TYPE_CHECKING:
@@ -66,17 +64,6 @@ class UnitPlace:
     release: Release = "leader"
 
 
-@dataclass(frozen=True)
-class UnitEvents:
-    """Whom a unit tells: `released(unit, manifest)` after each epoch, `diverged(error)` when rows were different.
-
-    The manifest is what is published, by whomever; None if that is trimmed already.
-    """
-
-    released: Callable[[str, Manifest | None], None]
-    diverged: Callable[[Diverged], None]
-
-
 class Unit:
     """One run of one unit. Made, started once, stopped once."""
 
@@ -96,21 +83,20 @@ class Unit:
         self._built = built
         self._place = place
         self._events = events
-        self.release = Releasing(place.output, self.directory, place.release, clock)
+        self.release = Releasing(place.output, Pending(self.directory), place.release, clock)
         if generation is not None:
             self.release.promote(generation)
         self._clock = clock
         self.scratch = place.scratch
         self.batches = 0
-        # Epochs before this one need not agree with what is published when they are executed again.
-        self._compare_from = 0
         self._after = -1
-        self._completeness = Completeness(built.span)
+        self._publishing = Publishing(
+            self.name, place.inputs, self.release, events, span=built.span, scratch=place.scratch
+        )
         self._checkpoint = self.directory / "checkpoint"
         self._started = threading.Event()
         self._internals: QueryInternals | None = None
         self._commit: Commit | None = None
-        self._epoch = -1
         self._inputs = Inputs(self.directory, {name: place.inputs[name].path for name in built.leaves})
         self.query: StreamingQuery | None = None
 
@@ -144,11 +130,8 @@ class Unit:
                 f"unit {self.name!r} has no state of epoch {published}, and must not execute again what is published",
                 hint="its stores lost a version; restore them from a copy",
             )
-        self._epoch = after
         self._refuse_trimmed(after)
-        known = self.release.published(after) if after >= 0 else None
-        if known is not None and (known.gap or known.incomplete):
-            self._completeness = Completeness.after(self._built.span, known.seen_ms)
+        self._publishing.go_on_after(after)
         return after
 
     def prepare_empty(self) -> None:
@@ -158,18 +141,9 @@ class Unit:
     def begin_after(self, epoch: int, *, compare_from: int = 0, lost: bool = False) -> None:
         """Say where a run without state begins, and whether its predecessor's state is lost."""
         self._refuse_trimmed(epoch)
-        self._epoch = self._after = epoch
-        self._compare_from = compare_from
-        if lost and epoch >= 0:
-            self._completeness = Completeness.after(self._built.span, self._last_seen(epoch))
-
-    def _last_seen(self, epoch: int) -> tuple[int | None, ...]:
-        """Return the event times that the newest epoch up to one brought, as far as anyone knows."""
-        while epoch >= 0 and (known := self.release.published(epoch)) is not None:
-            if known.seen_ms:
-                return known.seen_ms
-            epoch -= 1
-        return ()
+        self._after = epoch
+        self._publishing.begin_after(epoch, compare_from=compare_from, lost=lost)
+        note_whole(self.directory, self._publishing.whole_since)
 
     def _refuse_trimmed(self, after: int) -> None:
         for name, channel in self._place.inputs.items():
@@ -248,68 +222,28 @@ class Unit:
         if planned.epoch < 0:
             # On a new checkpoint Spark runs a first batch even if its sources have nothing yet. It is no epoch.
             return
-        first, self._epoch = max(self._epoch, self._after) + 1, planned.epoch
-        if planned.epoch > first:
-            # What several epochs in one micro-batch would have evicted comes with the epoch after them.
-            self._compare_from = max(self._compare_from, planned.epoch + (2 if seen.watermarked else 1))
-        incomplete = self._completeness.incomplete(
-            flagged=self._flagged(range(first, planned.epoch + 1)),
-            seen_ms=seen.times_ms,
-            watermark_ms=planned.watermark_ms,
-        )
+        before = self._publishing.whole_since
+        batch = self._publishing.executed(planned, share, seen)
+        if self._publishing.whole_since != before:
+            note_whole(self.directory, self._publishing.whole_since)
         if share.discarded:
             published = self.release.published(planned.epoch)
         else:
-            published = self.release(self._manifest(planned, share, seen, incomplete=incomplete))
-        if published is not None and not incomplete and self._differs(published, share):
-            self.release.refuse_other_history(published)
-            self._events.diverged(_divergence(self.name, published, share))
-        for channel in self._place.inputs.values():
-            channel.acknowledge(self.name, self.run, planned.epoch)
-        self._events.released(self.name, published)
+            published = self.release(self._publishing.manifest(batch))
+        self._publishing.settle(batch, published)
 
-    def _differs(self, published: Manifest, share: Written) -> bool:
-        """Say whether what was executed is not what is published, where it should be."""
-        if self.scratch or published.epoch < self._compare_from or published.gap or published.incomplete:
-            return False
-        return (published.digest, published.rows) != (share.digest, share.rows)
-
-    def _flagged(self, epochs: range) -> bool:
-        """Say whether an input marks one of some epochs as lost or incomplete."""
-        for channel in self._place.inputs.values():
-            for epoch in epochs:
-                manifest = channel.manifest(epoch)
-                if manifest is not None and (manifest.gap or manifest.incomplete):
-                    return True
-        return False
-
-    def _manifest(self, planned: Planned, share: Written, seen: _Seen, *, incomplete: bool) -> Manifest:
-        return Manifest(
-            epoch=planned.epoch,
-            producer=Producer(self.name, self.run, self.generation),
-            released_s=self._clock.now_s(),
-            rows=share.rows,
-            digest=share.digest,
-            parts=share.parts,
-            event_time_us=share.event_time_us,
-            watermark_ms=planned.watermark_ms,
-            seen_ms=seen.times_ms,
-            late_rows=seen.late_rows,
-            incomplete=incomplete,
-        )
-
-    def _note_execution(self, batch_id: int) -> _Seen:
+    def _note_execution(self, batch_id: int) -> Seen:
         """Note what Spark would forget in a restart, before it commits; return what it knows of the batch."""
         internals = self._internals
         if internals is None or not self._built.stateful or internals.watermarks == 0:
-            return _Seen()
+            return Seen()
         if internals.watermarks > 1:
             noted = json.dumps(internals.operator_watermarks()).encode()
             directory = self.directory / "watermarks"
             write_advisory(directory / str(batch_id), noted)
             # The batch before last can no longer be the last committed one.
             (directory / str(batch_id - 2)).unlink(missing_ok=True)
-        return _Seen(internals.seen_ms(), internals.late_rows(), watermarked=True)
+        return Seen(internals.seen_ms(), internals.late_rows(), watermarked=True)
 
     # Standing by
 
@@ -380,20 +314,3 @@ class Unit:
         self.release.stop()
         if self.query is not None:
             self.query.stop()
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """What Spark knows of a micro-batch: the newest event times, rows dropped as late, whether it has watermarks."""
-
-    times_ms: tuple[int | None, ...] = ()
-    late_rows: int = 0
-    watermarked: bool = False
-
-
-def _divergence(name: str, published: Manifest, written: Written) -> Diverged:
-    return Diverged(
-        f"segment {name!r} gave other rows for epoch {published.epoch} when it was executed again "
-        f"({written.rows} rows, digest {written.digest[:8]}; published: {published.rows}, {published.digest[:8]})",
-        hint="take random values and the current time out of the step, or do not ask for guarantee='precise'",
-    )

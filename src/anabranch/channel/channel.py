@@ -223,6 +223,27 @@ class Channel:
         except FileNotFoundError:
             return NO_FLOOR
 
+    # Positions of a source
+
+    def note_position(self, epoch: int, position: dict[str, Any]) -> None:
+        """Note, durably, where a source stands after an epoch; older notes but one go."""
+        directory = self.path / "positions"
+        write_atomic(directory / f"{epoch:012d}", json.dumps(position).encode())
+        for old in self._positions()[:-2]:
+            (directory / f"{old:012d}").unlink(missing_ok=True)
+
+    def noted_position(self) -> int:
+        """Return the newest epoch after which a source's position is noted; slots up to it may be trimmed."""
+        return max(self._positions(), default=NO_FLOOR)
+
+    def position(self, epoch: int) -> dict[str, Any]:
+        """Return a position that was noted."""
+        found: dict[str, Any] = json.loads((self.path / "positions" / f"{epoch:012d}").read_bytes())
+        return found
+
+    def _positions(self) -> list[int]:
+        return sorted(int(name) for name in os.listdir(self.path / "positions") if name.isdigit())
+
     # Keeping it bounded
 
     def trim(self, floor: int) -> None:

@@ -53,8 +53,9 @@ class Producer:
 class Manifest:
     """One epoch. `rows` is None where a source only knows byte ranges; `planned` is None for a channel of parts.
 
-    `seen_ms` is the newest event time that each watermark of the segment saw in the epoch. A `gap` was lost as a whole;
-    of an `incomplete` epoch some rows may be missing or may have counted too little.
+    `seen_ms` is the newest event time that each watermark of the segment saw in the epoch, `highest_ms` the newest that
+    any of them ever saw. A `gap` was lost as a whole; of an `incomplete` epoch some rows may be missing or may have
+    counted too little.
     """
 
     epoch: int
@@ -67,6 +68,7 @@ class Manifest:
     event_time_us: tuple[int, int] | None = None
     watermark_ms: int | None = None
     seen_ms: tuple[int | None, ...] = ()
+    highest_ms: int | None = None
     late_rows: int = 0
     gap: bool = False
     incomplete: bool = False
@@ -121,7 +123,9 @@ def _check_fields(fields: dict[str, Any]) -> None:
     if not _DIGEST.match(fields["digest"]):
         raise ValueError("the digest is not 32 hexadecimal digits")
     whole = [fields["epoch"], fields["late_rows"], fields["producer"].generation]
-    whole += [value for value in (fields["rows"], fields["watermark_ms"]) if value is not None]
+    whole += [
+        value for value in (fields["rows"], fields["watermark_ms"], fields.get("highest_ms")) if value is not None
+    ]
     whole += [value for value in fields["seen_ms"] if value is not None]
     whole += [count for part in fields["parts"] for count in (part.rows, part.size_bytes, part.crc)]
     if not all(type(value) is int for value in whole):

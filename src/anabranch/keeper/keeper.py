@@ -31,7 +31,7 @@ class KeeperOptions:
     """What is kept: a run of a unit in a work directory, and how often.
 
     `surroundings(epoch)` names further files of the work directory that belong to a version. `ceiling()` is the newest
-    epoch that may be kept now; None: any.
+    epoch that may be kept now; None: any. `origin(epoch)` is the run that came to the state of an epoch, if another.
     """
 
     work: Path
@@ -40,6 +40,7 @@ class KeeperOptions:
     trigger: Trigger = field(default_factory=Trigger)
     surroundings: Callable[[int], list[str]] = lambda _: []
     ceiling: Callable[[], int | None] = lambda: None
+    origin: Callable[[int], str] = lambda _: ""
 
 
 class Keeper:
@@ -157,6 +158,7 @@ class Keeper:
             batch_id=commit.batch_id,
             committed_s=self._clock.now_s(),
             paths=tuple(paths),
+            origin=self._options.origin(commit.epoch) or self._options.run,
         )
         for name in names:
             try:

@@ -53,6 +53,7 @@ class Waiting:
     batch_id: int
     committed_s: float
     paths: tuple[str, ...]
+    origin: str = ""
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,15 @@ class Lane:
             self._count(error=f"version {waiting.epoch} is left out: {error.filename} is gone")
             self._put(None)
             return
-        version = Version(waiting.unit, waiting.run, waiting.epoch, waiting.batch_id, waiting.committed_s, tuple(files))
+        version = Version(
+            unit=waiting.unit,
+            run=waiting.run,
+            epoch=waiting.epoch,
+            batch_id=waiting.batch_id,
+            at_s=waiting.committed_s,
+            files=tuple(files),
+            origin=waiting.origin,
+        )
         closing = _Closing(version, started_s)
         self._put(closing)
         while not closing.done.wait(0.2):

@@ -37,7 +37,7 @@ class KeptFile:
 
 @dataclass(frozen=True)
 class Version:
-    """What a version is of, and what it consists of."""
+    """What a version is of, and what it consists of. `origin` is the run that came to its state, mostly `run`."""
 
     unit: str
     run: str
@@ -45,6 +45,7 @@ class Version:
     batch_id: int
     at_s: float
     files: tuple[KeptFile, ...]
+    origin: str = ""
 
     @property
     def key(self) -> str:

@@ -17,12 +17,14 @@ class MemoryLedger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._records: dict[int, bytes] = {}
+        self._last: int | None = None
         self._floor = NO_FLOOR
 
     def claim(self, slot: int, record: bytes) -> Claim:
         with self._lock:
             self._check(slot)
             won = slot not in self._records
+            self._last = slot if self._last is None else max(self._last, slot)
             return Claim(won=won, record=self._records.setdefault(slot, record))
 
     def read(self, slot: int) -> bytes | None:
@@ -30,13 +32,18 @@ class MemoryLedger:
             self._check(slot)
             return self._records.get(slot)
 
+    def decided(self, slot: int) -> bool:
+        """Say whether nobody can claim a slot any more: it is claimed, or at or below the floor."""
+        with self._lock:
+            return slot in self._records or slot <= self._floor
+
     def slots(self) -> list[int]:
         with self._lock:
             return sorted(self._records)
 
     def last(self) -> int | None:
         with self._lock:
-            return max(self._records, default=None)
+            return self._last
 
     def floor(self) -> int:
         with self._lock:
@@ -46,11 +53,11 @@ class MemoryLedger:
         with self._lock:
             if floor <= self._floor:
                 return
-            newest = max(self._records, default=None)
-            if newest is None or floor >= newest:
-                raise ValueError(f"a floor of {floor} would trim the newest slot, {newest}")
+            if self._last is None or floor >= self._last:
+                raise ValueError(f"a floor of {floor} would trim the newest slot, {self._last}")
+            for slot in [slot for slot in self._records if slot <= floor]:
+                del self._records[slot]
             self._floor = floor
-            self._records = {slot: record for slot, record in self._records.items() if slot > floor}
 
     def _check(self, slot: int) -> None:
         if slot < 0:

@@ -51,9 +51,9 @@ class Completeness:
         self._watermark_ms: int | None = None
 
     @classmethod
-    def after(cls, span: Span, seen_ms: tuple[int | None, ...]) -> Completeness:
-        """Begin after an epoch that was lost or incomplete, or whose state is lost; `seen_ms` is what it brought."""
-        return cls(span, lost=True, lost_before_ms=max((seen for seen in seen_ms if seen is not None), default=None))
+    def after(cls, span: Span, highest_ms: int | None) -> Completeness:
+        """Begin after an epoch that was lost or incomplete, or whose state is lost; with the newest event time yet."""
+        return cls(span, lost=True, lost_before_ms=highest_ms)
 
     def incomplete(self, *, flagged: bool, seen_ms: tuple[int | None, ...], watermark_ms: int | None) -> bool:
         """Say whether the next epoch is incomplete; `flagged` if an input of it is."""

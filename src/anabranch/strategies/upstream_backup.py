@@ -45,7 +45,8 @@ class UpstreamBackup(Strategy):
 
     def replay_from(self, view: View) -> int:
         """Return the low epoch: what came before it is in no window that is still open."""
-        return low_epoch(known_past(view), view.span)
+        # Without state nothing is executed again; and nothing of the unit's own output is kept that could tell more.
+        return low_epoch(known_past(view), view.span) if view.span.stateful else view.published + 1
 
     def standby(self, view: View) -> Instruction | None:
         """Warm the node up, then wait without state."""
@@ -104,8 +105,6 @@ def low_epoch(past: Sequence[Past], span: Span) -> int:
     if not past:
         return 0
     first, last = past[0].epoch, past[-1].epoch
-    if not span.stateful:
-        return last + 1
     before = past[-2] if len(past) > 1 else None
     if before is None or before.watermark_ms is None or span.ms is None:
         return first
