@@ -62,5 +62,5 @@ $(STAMP): pyproject.toml
 	    echo "hint: install its venv module, for example: apt-get install python3.11-venv" >&2; \
 	    exit 1; \
 	fi
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from anabranch.bench.processes import kill_session
+from anabranch.processes import kill_session
 from anabranch.status import nodes_of
 from anabranch.testing.wait import wait_until
 from anabranch.work import Announcement, Work

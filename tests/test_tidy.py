@@ -19,11 +19,11 @@ FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "mana
 
 # Lowest first. A module may import from its own layer and from those below; DESIGN §10 draws the same picture.
 LAYERS = (
-    "errors clock durable",
+    "errors clock durable processes",
     "ledger store",
     (
         "sources sinks channel keeper guarantee pipeline segments settings lease detector roles placement "
-        "checkpoint execution merging spans plans failures loading strategies takeovers metrics"
+        "checkpoint execution merging spans plans failures loading elsewhere strategies takeovers metrics"
     ),
     "unit publishing runs pending releasing session worker_daemon planner pacing pacer delivery keeping",
     "leading upkeep workshop node node_options node_process hosting replicas setup agent peers work assembly presence",

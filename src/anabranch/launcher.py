@@ -7,9 +7,11 @@ restart cannot heal is not restarted; one that keeps dying without publishing an
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from anabranch.clock import Clock, SystemClock
@@ -35,6 +37,14 @@ class NodeEnded(AnabranchError):
         self.trace = trace
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What a node is started in: a command that runs it, such as `unshare -m`, and more environment."""
+
+    prefix: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass
 class LaunchedNode:
     """A node process and how often it died since the pipeline last progressed."""
@@ -50,8 +60,16 @@ class LaunchedNode:
 class Launcher:
     """Launches one node and looks after it; a run of several nodes has one for each."""
 
-    def __init__(self, options: NodeOptions, *, restart_after_s: float = 0.0, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        options: NodeOptions,
+        *,
+        restart_after_s: float = 0.0,
+        clock: Clock | None = None,
+        surroundings: Surroundings | None = None,
+    ) -> None:
         self._options = options
+        self._surroundings = surroundings or Surroundings()
         self._restart_after_s = restart_after_s
         self._clock = clock or SystemClock()
         self._work = Work.create(options.work)
@@ -104,8 +122,15 @@ class Launcher:
         error_path(self._work.path, self._options.name).unlink(missing_ok=True)
         with self._work.log_path(self._options.name).open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "anabranch.node_process", encode_options(self._options)],
+                [
+                    *self._surroundings.prefix,
+                    sys.executable,
+                    "-m",
+                    "anabranch.node_process",
+                    encode_options(self._options),
+                ],
                 stdin=subprocess.DEVNULL,
+                env={**os.environ, **self._surroundings.environment},
                 stderr=log,
                 start_new_session=True,
             )
@@ -129,11 +154,17 @@ class Launcher:
 class Fleet:
     """The nodes of one run."""
 
-    def __init__(self, options: NodeOptions, nodes: int) -> None:
+    def __init__(
+        self, options: NodeOptions, nodes: int, surroundings: Callable[[str], Surroundings] = lambda _: Surroundings()
+    ) -> None:
         rest_s = RESTART_AFTER_S if nodes > 1 else 0.0
         launchers = [
-            Launcher(replace(options, name=f"node-{number + 1}", neighbours=nodes > 1), restart_after_s=rest_s)
-            for number in range(nodes)
+            Launcher(
+                replace(options, name=name, neighbours=nodes > 1),
+                restart_after_s=rest_s,
+                surroundings=surroundings(name),
+            )
+            for name in (f"node-{number + 1}" for number in range(nodes))
         ]
         self._nodes = [
             (launcher, launcher.start() if number == 0 else launcher.join())

@@ -19,6 +19,7 @@ from anabranch import metrics
 from anabranch.agent import Agent
 from anabranch.assembly import Assembly
 from anabranch.clock import Clock, SystemClock
+from anabranch.elsewhere import moved
 from anabranch.hosting import Hosting
 from anabranch.keeping import Keepers
 from anabranch.leading import PACER, Leading
@@ -52,6 +53,8 @@ class Node:
         self._options = options
         self._clock = clock or SystemClock()
         graph = load_pipeline(options.file).graph()
+        if options.elsewhere is not None:
+            graph = moved(graph, options.elsewhere)
         segments = cut(graph)
         protected = {} if options.replay else _protected(graph, segments, options)
         self._work = Work.create(options.work)

@@ -13,7 +13,7 @@ class NodeOptions:
 
     `session` is the same for all nodes that were launched together, and for those that were started again. `strategy`
     is the name of one that protects every segment, whatever the pipeline asks for. `neighbours` says that other nodes
-    run on the same machine.
+    run on the same machine. With `elsewhere`, the pipeline reads, delivers and keeps below that directory instead.
     """
 
     file: Path
@@ -27,3 +27,4 @@ class NodeOptions:
     session: str = ""
     strategy: str | None = None
     neighbours: bool = False
+    elsewhere: Path | None = None

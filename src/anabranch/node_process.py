@@ -23,17 +23,19 @@ from anabranch.plans import spark_message
 
 #: The node broke in a way that starting it again may heal, such as the loss of its JVM.
 EXIT_CRASHED = 70
+_PATHS = ("file", "work", "elsewhere")
 
 
 def encode_options(options: NodeOptions) -> str:
     """Return the argument for a new process."""
-    return json.dumps({**asdict(options), "file": str(options.file), "work": str(options.work)})
+    return json.dumps(asdict(options), default=str)
 
 
 def decode_options(text: str) -> NodeOptions:
     """Read the argument."""
     fields: dict[str, Any] = json.loads(text)
-    return NodeOptions(**{**fields, "file": Path(fields["file"]), "work": Path(fields["work"])})
+    paths = {name: Path(fields[name]) for name in _PATHS if fields[name] is not None}
+    return NodeOptions(**{**fields, **paths})
 
 
 def error_path(work: Path, name: str) -> Path:

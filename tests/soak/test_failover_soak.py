@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.bench.processes import kill_session, of_session
+from anabranch.processes import kill_session, of_session
 from anabranch.status import nodes_of
 from anabranch.testing.wait import wait_until
 from exactness import by_batch, by_reference

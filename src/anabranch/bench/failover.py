@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.bench.latency import Writer
-from anabranch.bench.processes import kill_session
 from anabranch.bench.report import Report, lines_of
 from anabranch.bench.subjects import BareSubject, NodesSubject, Subject
 from anabranch.errors import AnabranchError
+from anabranch.processes import kill_session
 
 STRATEGIES = (
     "bare",

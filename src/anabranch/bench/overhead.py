@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.bench.latency import Writer
-from anabranch.bench.processes import cpu_s
 from anabranch.bench.report import Report
 from anabranch.bench.subjects import NodesSubject
 from anabranch.errors import AnabranchError
+from anabranch.processes import cpu_s
 
 # What the table says of the overhead in processing and in bandwidth.
 FORMULAS = {

@@ -17,13 +17,13 @@ from typing import Any
 import pyarrow.parquet as pq
 
 import anabranch.bench.pipelines as measured_pipelines
-from anabranch.bench.processes import kill_session
 from anabranch.bench.sides import Task
 from anabranch.bench.work_to_do import FUNCTIONS, SCHEMA
 from anabranch.errors import AnabranchError, Trimmed
 from anabranch.node_options import NodeOptions
 from anabranch.oracle.compare import NOTHING, compare
 from anabranch.oracle.reference import replay
+from anabranch.processes import kill_session
 from anabranch.status import failovers_in, nodes_of
 from anabranch.strategies.strategy import WARM_BATCHES
 from anabranch.work import Work

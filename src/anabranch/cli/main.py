@@ -7,7 +7,7 @@ import traceback
 
 import typer
 
-from anabranch.cli import bench, doctor, failover, read, restore, run, status, stop
+from anabranch.cli import bench, chaos, doctor, failover, read, restore, run, status, stop
 from anabranch.errors import AnabranchError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command("stop")(stop.stop)
 app.command("failover")(failover.failover)
 app.command("restore")(restore.restore)
 app.command("doctor")(doctor.doctor)
+app.command("chaos")(chaos.chaos)
 app.add_typer(bench.app, name="bench")
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from anabranch.errors import WorkDirectoryError
+from anabranch.errors import PipelineError, WorkDirectoryError
 from anabranch.work import Work
 
 DEFAULT_ROOT = Path(".anabranch")
@@ -33,3 +33,14 @@ def open_work(work: Path | None) -> Work:
         )
     names = ", ".join(str(path) for path in found)
     raise WorkDirectoryError(f"there are several work directories: {names}", hint="name one with --work DIR")
+
+
+def settings_of(pairs: list[str]) -> dict[str, str]:
+    """Return Spark settings given as KEY=VALUE."""
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise PipelineError(f"--set {pair!r} is not a Spark setting", hint="write --set spark.some.key=value")
+        settings[key] = value
+    return settings

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 
 from anabranch.agent import ask
-from anabranch.cli.places import DEFAULT_ROOT, JsonOption, TraceOption, WorkOption
+from anabranch.cli.places import DEFAULT_ROOT, JsonOption, TraceOption, WorkOption, settings_of
 from anabranch.errors import AgentError, PipelineError
 from anabranch.launcher import Fleet, NodeEnded
 from anabranch.loading import load_pipeline
@@ -70,7 +70,7 @@ def run(  # noqa: PLR0913  every option of the command is a parameter
         work=directory.absolute(),
         master=master,
         drain=drain,
-        settings=_settings(setting or []),
+        settings=settings_of(setting or []),
         retain_epochs=_retain(retain),
         session=uuid.uuid4().hex,
         strategy=strategy,
@@ -107,16 +107,6 @@ def _stop(work: Work, *, now: bool) -> int:
             ask(node.address, work.token(), "stop", {"now": now})
             heard += 1
     return heard
-
-
-def _settings(pairs: list[str]) -> dict[str, str]:
-    settings = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.startswith("spark."):
-            raise PipelineError(f"--set {pair!r} is not a Spark setting", hint="write --set spark.some.key=value")
-        settings[key] = value
-    return settings
 
 
 def _retain(text: str | None) -> int | Literal["all"] | None:

@@ -14,8 +14,8 @@ from anabranch.simulator.world import SimSegment, World
 from anabranch.strategies import ActiveStandby, Amnesia, PassiveStandby, Strategy, TrailingStandby, UpstreamBackup
 
 STORE = "log:/store"
-# Faults come in this time; after it everything heals, and what came in must be delivered.
-FAULTS_S = 25.0
+# Faults come in one of these times; after it everything heals, and what came in must be delivered.
+_FAULTS_S = (8.0, 15.0, 25.0)
 _HEALED_S = 120.0
 _ROWS_S = 0.2
 
@@ -49,11 +49,12 @@ def run(seed: int) -> Verdict:
     names = [f"node-{number}" for number in range(1, chance.choice([2, 2, 3]) + 1)]
     cluster = Cluster(world, settings, names, strategies)
     cluster.start()
-    _feed(world)
-    faults = [_schedule(cluster, strategies) for _ in range(chance.choice([0, 1, 2, 3, 5]))]
-    while not world.violations and heap.now_s < FAULTS_S + _HEALED_S:
+    until_s = chance.choice(_FAULTS_S)
+    _feed(world, until_s)
+    faults = [_schedule(cluster, strategies, until_s) for _ in range(chance.choice([0, 1, 2, 3, 5]))]
+    while not world.violations and heap.now_s < until_s + _HEALED_S:
         heap.step()
-        if heap.now_s > FAULTS_S and cluster.settled():
+        if heap.now_s > until_s and cluster.settled():
             break
     if not world.violations and not cluster.settled():
         world.violate(f"input was not delivered within {_HEALED_S:.0f} s after the last fault: {cluster.state()}")
@@ -89,14 +90,14 @@ def _strategy(heap: Heap, model: type[Model]) -> Strategy:
     return chance.choice(allowed)
 
 
-def _feed(world: World) -> None:
+def _feed(world: World, until_s: float) -> None:
     """Let rows come: event time moves on, some rows are out of order, some hopelessly late."""
     chance = world.heap.chance
     share = chance.choice([0.0, 0.05, 0.3])
 
     def come() -> None:
         now_s = world.heap.now_s
-        if now_s > FAULTS_S:
+        if now_s > until_s:
             return
         for _ in range(chance.choice([0, 1, 1, 2, 5])):
             late = chance.choice([12, 20, 60]) if chance.random() < share else 0
@@ -106,7 +107,7 @@ def _feed(world: World) -> None:
     world.heap.after(0.0, come)
 
 
-def _schedule(cluster: Cluster, strategies: dict[str, Strategy]) -> str:
+def _schedule(cluster: Cluster, strategies: dict[str, Strategy], until_s: float) -> str:
     """Plan one fault at some moment; return what it is."""
     heap = cluster.world.heap
     chance = heap.chance
@@ -137,7 +138,7 @@ def _schedule(cluster: Cluster, strategies: dict[str, Strategy]) -> str:
         cluster.world.note("fault", fault=name, node=one.name)
         faults[name]()
 
-    heap.after(chance.uniform(3.0, FAULTS_S), strike)
+    heap.after(chance.uniform(3.0, until_s), strike)
     return name
 
 

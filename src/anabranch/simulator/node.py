@@ -211,7 +211,7 @@ class SimNode:
         if self._pacer is pacer:
             delivered = max(self.world.delivered, default=-1)
             pacer.step(self.upkeep.downstream([delivered]))
-            self.later(self.world.heap.chance.uniform(0.01, 0.05), lambda: self._pace(pacer))
+            self.later(self.world.heap.chance.uniform(0.02, 0.1), lambda: self._pace(pacer))
 
     def _deliver(self) -> None:
         if not self._delivering:
@@ -220,7 +220,7 @@ class SimNode:
         epoch = max(self.world.delivered, default=-1) + 1
         if output.manifest(epoch) is not None:
             self.world.delivered.setdefault(epoch, output.content(epoch))
-        self.later(self.world.heap.chance.uniform(0.01, 0.1), self._deliver)
+        self.later(self.world.heap.chance.uniform(0.02, 0.2), self._deliver)
 
     def _diverged(self, error: Diverged) -> None:
         self.world.note("diverged", node=self.name, error=error.message)

@@ -12,13 +12,17 @@ if TYPE_CHECKING:
     from anabranch.simulator.node import SimNode
 
 
+# Seldom enough that messages are not most of what happens.
+LIMITS = Limits(ping_every_s=0.25, silent_s=0.75)
+
+
 class SimPeers:
     """Hears the others by messages that take their time, or are lost."""
 
     def __init__(self, node: SimNode, cluster: Cluster) -> None:
         self._node = node
         self._cluster = cluster
-        self.limits = Limits()
+        self.limits = LIMITS
         self._watches: dict[str, tuple[str, NodeWatch]] = {}
         self._ready: set[str] = set()
         self._suspicions: dict[str, str | None] = {}

@@ -1,0 +1,250 @@
+"""Faults of processes, of moments and of the input, carried out for real. Each returns what it did."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from anabranch.chaos import damage, machines
+from anabranch.chaos.faults import Strike
+from anabranch.chaos.scene import NotInjected, Scene, parts_of, told
+from anabranch.leading import PACER
+from anabranch.processes import kill_session, of_session
+
+Done = dict[str, Any]
+_PAUSES_S = (1.0, 3.0, 8.0)
+
+
+def strike(scene: Scene, fault: Strike) -> Done:
+    """Carry out a fault; return what was done. `NotInjected` if there was nothing to do it to."""
+    return NEMESES[fault.fault.name](scene, random.Random(fault.seed))
+
+
+def _signal(pids: Iterable[int], sent: signal.Signals) -> int:
+    """Send a signal; return how many processes were there to take it."""
+    taken = 0
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, sent)
+            taken += 1
+    if not taken:
+        raise NotInjected("the process was gone already")
+    return taken
+
+
+# Processes
+
+
+def _kill(scene: Scene, _: random.Random) -> Done:
+    leader = scene.leader()
+    if not kill_session(leader.pid):
+        raise NotInjected("the node was gone already")
+    return {"did": "SIGKILL", **told(leader)}
+
+
+def _kill_standby(scene: Scene, chance: random.Random) -> Done:
+    node = scene.standby(chance)
+    kill_session(node.pid)
+    return {"did": "SIGKILL", **told(node)}
+
+
+def _kill_driver(scene: Scene, _: random.Random) -> Done:
+    leader = scene.leader()
+    _signal([leader.pid], signal.SIGKILL)
+    return {"did": "SIGKILL of the driver", **told(leader)}
+
+
+def _kill_jvm(scene: Scene, _: random.Random) -> Done:
+    leader = scene.leader()
+    _signal(parts_of(leader).jvms, signal.SIGKILL)
+    return {"did": "SIGKILL of the JVM", **told(leader)}
+
+
+def _kill_workers(scene: Scene, _: random.Random) -> Done:
+    leader = scene.leader()
+    killed = _signal(parts_of(leader).workers, signal.SIGKILL)
+    return {"did": f"SIGKILL of {killed} Python workers", **told(leader)}
+
+
+def _kill_but_one(scene: Scene, chance: random.Random) -> Done:
+    living = scene.cluster.living()
+    if len(living) <= 1:
+        raise NotInjected("only one node is there")
+    spared = chance.choice(living)
+    killed = [node for node in living if node.pid != spared.pid]
+    for node in killed:
+        kill_session(node.pid)
+    return {"did": "SIGKILL", "nodes": [node.name for node in killed]}
+
+
+def _kill_all(scene: Scene, _: random.Random) -> Done:
+    killed = [node.name for node in scene.cluster.living() if kill_session(node.pid)]
+    if not killed:
+        raise NotInjected("no node is there")
+    return {"did": "SIGKILL", "nodes": killed}
+
+
+def _pause_node(scene: Scene, chance: random.Random) -> Done:
+    leader = scene.leader()
+    return _pause(scene, chance, told(leader), parts_of(leader).all)
+
+
+def _pause_jvm(scene: Scene, chance: random.Random) -> Done:
+    leader = scene.leader()
+    return _pause(scene, chance, {**told(leader), "of": "JVM"}, parts_of(leader).jvms)
+
+
+def _pause_driver(scene: Scene, chance: random.Random) -> Done:
+    leader = scene.leader()
+    return _pause(scene, chance, {**told(leader), "of": "driver"}, [leader.pid])
+
+
+def _pause(scene: Scene, chance: random.Random, whom: Done, pids: list[int]) -> Done:
+    seconds = chance.choice(_PAUSES_S)
+    _signal(pids, signal.SIGSTOP)
+
+    def resume() -> None:
+        with contextlib.suppress(NotInjected):
+            _signal(pids, signal.SIGCONT)
+
+    scene.later(seconds, f"SIGCONT of {whom['node']}", resume)
+    return {"did": f"SIGSTOP for {seconds:.0f} s", **whom}
+
+
+# Moments
+
+
+def _kill_in_start(scene: Scene, chance: random.Random) -> Done:
+    """Kill a node, and kill it again while it starts."""
+    victim = chance.choice(scene.cluster.living() or [scene.leader()])
+    kill_session(victim.pid)
+
+    def again() -> int | None:
+        for node in scene.cluster.announced():
+            if node.name == victim.name and node.pid != victim.pid and any(True for _ in of_session(node.pid)):
+                return node.pid
+        return None
+
+    with scene.moment(again, f"the start of {victim.name}"):
+        pid = again()
+        if pid is None or not kill_session(pid):
+            raise NotInjected("the node was gone already")
+    return {"did": "SIGKILL, and again in its start", "node": victim.name, "pid": pid}
+
+
+def _kill_in_checkpoint(scene: Scene, _: random.Random) -> Done:
+    """Kill the leading node between the offsets that Spark wrote and the commit that it has not."""
+    unit = scene.units[-1]
+    leader = scene.leader(unit)
+
+    def writing() -> bool:
+        for checkpoint in (scene.cluster.work_path / "units" / unit / "runs").glob("*/checkpoint"):
+            offsets, commits = _newest(checkpoint / "offsets"), _newest(checkpoint / "commits")
+            if offsets > commits:
+                return True
+        return False
+
+    with scene.moment(writing, "a checkpoint on its way"):
+        if not kill_session(leader.pid):
+            raise NotInjected("the node was gone already")
+    return {"did": "SIGKILL in a checkpoint", **told(leader)}
+
+
+def _newest(directory: Path) -> int:
+    with contextlib.suppress(OSError):
+        return max((int(name) for name in os.listdir(directory) if name.isdigit()), default=-1)
+    return -1
+
+
+def _kill_in_takeover(scene: Scene, _: random.Random) -> Done:
+    unit = scene.units[-1]
+    first, before = scene.leader(unit), scene.cluster.generation(unit)
+    kill_session(first.pid)
+    with scene.moment(lambda: scene.cluster.generation(unit) > before, "the takeover", 60.0):
+        second = scene.cluster.holder(unit)
+        if second is None or not kill_session(second.pid):
+            raise NotInjected("the node that took over was gone already")
+    return {"did": "SIGKILL, and of the node that took over", "nodes": [first.name, second.name], "pid": second.pid}
+
+
+def _kill_in_regating(scene: Scene, _: random.Random) -> Done:
+    unit = scene.units[-1]
+    runs = scene.cluster.work_path / "units" / unit / "runs"
+    leader, known = scene.leader(unit), set(os.listdir(runs))
+    with scene.moment(lambda: set(os.listdir(runs)) - known, "a standby that begins anew", 60.0):
+        kill_session(leader.pid)
+    return {"did": "SIGKILL while the standby began anew", **told(leader)}
+
+
+def _kill_in_trimming(scene: Scene, _: random.Random) -> Done:
+    holder = scene.cluster.holder(PACER)
+    if holder is None:
+        raise NotInjected("nobody paces")
+    names = [*scene.sources, *scene.units]
+
+    def floors() -> list[int]:
+        return [scene.cluster.work.channel(name).ledger.floor() for name in names]
+
+    before = floors()
+    with scene.moment(lambda: floors() != before, "a channel being trimmed", 90.0):
+        kill_session(holder.pid)
+    return {"did": "SIGKILL while a channel was trimmed", **told(holder)}
+
+
+# Input
+
+
+def _duplicate(scene: Scene, chance: random.Random) -> Done:
+    return {"did": "input came twice", "what": scene.workload.duplicate(chance)}
+
+
+def _late(scene: Scene, chance: random.Random) -> Done:
+    given = scene.workload.late(chance)
+    if given is None:
+        raise NotInjected("nothing was held back any more")
+    return {"did": "input came late", "what": given}
+
+
+def _burst(scene: Scene, chance: random.Random) -> Done:
+    seconds = chance.choice((2.0, 5.0))
+    scene.workload.rest()
+    scene.later(seconds, "all input at once", scene.workload.burst)
+    return {"did": f"no input for {seconds:.0f} s, then all of it"}
+
+
+NEMESES: dict[str, Callable[[Scene, random.Random], Done]] = {
+    "kill": _kill,
+    "kill-standby": _kill_standby,
+    "kill-driver": _kill_driver,
+    "kill-jvm": _kill_jvm,
+    "kill-workers": _kill_workers,
+    "kill-but-one": _kill_but_one,
+    "kill-all": _kill_all,
+    "pause": _pause_node,
+    "pause-jvm": _pause_jvm,
+    "pause-driver": _pause_driver,
+    "kill-in-start": _kill_in_start,
+    "kill-in-checkpoint": _kill_in_checkpoint,
+    "kill-in-takeover": _kill_in_takeover,
+    "kill-in-regating": _kill_in_regating,
+    "kill-in-trimming": _kill_in_trimming,
+    "read-only": machines.read_only,
+    "full-disk": machines.full_disk,
+    "full-node": machines.full_node,
+    "slow-disk": machines.slow_disk,
+    "clock": machines.clock,
+    "cut": machines.cut,
+    "deaf": machines.deaf,
+    "damage-checkpoint": damage.checkpoint,
+    "damage-store": damage.store,
+    "damage-part": damage.part,
+    "damage-manifest": damage.manifest,
+    "duplicate": _duplicate,
+    "late": _late,
+    "burst": _burst,
+}

@@ -1,0 +1,42 @@
+"""Keeps what the sources planned, as it is planned: the run itself forgets it once nobody needs it any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from anabranch.channel.channel import Channel
+from anabranch.errors import AnabranchError
+from anabranch.work import Work
+
+
+class Recorder:
+    """Copies the plans of the sources of a work directory to another one, from which they can be run again."""
+
+    def __init__(self, work: Path, recorded: Path, sources: list[str]) -> None:
+        self._work = work
+        self._sources = sources
+        self._channels: dict[str, Channel] = {}
+        self.recorded = Work.create(recorded)
+
+    def look(self) -> None:
+        """Copy what is new. To be called at least every few seconds."""
+        for name in self._sources:
+            try:
+                channel = Work.open(self._work).channel(name)
+                if name not in self._channels:
+                    self._channels[name] = Channel.create(self.recorded.channel_path(name), channel.spec)
+                mine = self._channels[name]
+                for epoch in range(mine.last_epoch() + 1, channel.last_epoch() + 1):
+                    manifest = channel.manifest(epoch)
+                    if manifest is not None:
+                        mine.release(manifest)
+            except (AnabranchError, OSError):
+                continue  # not there yet, or just being damaged: the next look sees it
+
+    def complete(self) -> bool:
+        """Say whether no plan was missed."""
+        return all(
+            name in self._channels
+            and self._channels[name].last_epoch() == Work.open(self._work).channel(name).last_epoch()
+            for name in self._sources
+        )

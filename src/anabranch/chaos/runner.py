@@ -1,0 +1,321 @@
+"""One run of chaos, from its start to its verdict: the pipeline runs, faults come, everything heals, oracles judge."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anabranch.chaos import nemeses
+from anabranch.chaos.cluster import Cluster
+from anabranch.chaos.faults import Strike, chosen, schedule
+from anabranch.chaos.history import History
+from anabranch.chaos.judging import Judgement, judge
+from anabranch.chaos.means import missing, possible
+from anabranch.chaos.recording import Recorder
+from anabranch.chaos.scene import NotInjected, Scene
+from anabranch.chaos.workload import Workload
+from anabranch.errors import AnabranchError, PipelineError
+from anabranch.launcher import NodeEnded
+from anabranch.loading import load_pipeline
+from anabranch.node_options import NodeOptions
+from anabranch.oracle.batch import total
+from anabranch.segments import cut, override, strategies
+from anabranch.strategies import Amnesia
+
+_READY_S, _END_S = 300.0, 600.0
+_SETTLED_EPOCHS = 5
+_STANDBYS_S = 60.0
+_LOOK_S = 0.1
+_ASK_S = 5.0
+_WARM_UP_S = 30.0
+# A pipeline that stops because of damage is started again when that is put right; this often.
+_MOST_STOPS = 5
+
+
+@dataclass(frozen=True)
+class ChaosOptions:
+    """What is run, and what is done to it."""
+
+    file: Path
+    scratch: Path
+    faults: tuple[str, ...] = ("all",)
+    seed: int = 0
+    seconds: float = 60.0
+    count: int = 5
+    nodes: int = 2
+    strategy: str | None = None
+    master: str = "local[1]"
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+class Chaos:
+    """One run. `say` tells a person how it goes."""
+
+    def __init__(self, options: ChaosOptions, say: Callable[[str], None]) -> None:
+        self._options = options
+        self._say = say
+        self._scratch = options.scratch.absolute()
+        if self._scratch.exists() and any(self._scratch.iterdir()):
+            raise PipelineError(f"{options.scratch} is not empty", hint="choose another --out, or remove it")
+        self._graph = load_pipeline(options.file).graph()
+        if not self._graph.sinks:
+            raise PipelineError("the pipeline has no sink", hint="add one: what is delivered is what is compared")
+        segments = cut(self._graph)
+        self._strategies = (
+            strategies(self._graph, segments)
+            if options.strategy is None
+            else override(options.strategy, segments, f"log:{self._scratch / 'stores'}")
+        )
+        wanted = chosen(options.faults)
+        lacking = missing(self._graph, [self._strategies.get(name) for name in segments], options.nodes)
+        able, self._unable = possible(wanted, lacking)
+        if not able:
+            reasons = "; ".join(f"{name}: {why}" for name, why in self._unable.items())
+            raise PipelineError(
+                f"none of these faults can be injected here ({reasons})", hint="choose others: --faults"
+            )
+        self._strikes = schedule(able, seed=options.seed, count=options.count, seconds=options.seconds)
+        self._node_options = NodeOptions(
+            file=options.file.absolute(),
+            work=self._scratch / "work",
+            master=options.master,
+            settings=options.settings,
+            strategy=options.strategy,
+            session=f"chaos-{options.seed}",
+        )
+        self._stops = 0
+        self._injected: list[dict[str, Any]] = []
+        means = {need for strike in self._strikes for need in strike.fault.needs}
+        self._cluster = Cluster(self._node_options, options.nodes, self._scratch, means)
+        self._units = list(segments)
+
+    def run(self) -> dict[str, Any]:
+        """Run to the verdict."""
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        self._history = History(self._scratch / "history.jsonl")
+        self._history.note(
+            "began",
+            file=str(self._options.file),
+            seed=self._options.seed,
+            strategies={name: repr(self._strategies.get(name)) for name in self._units},
+            faults=[strike.fault.name for strike in self._strikes],
+            unable=self._unable,
+        )
+        sinks = {name: node.stream for name, node in self._graph.sinks.items()}
+        workload = Workload(
+            self._graph, self._scratch, seconds=self._options.seconds + _WARM_UP_S, seed=self._options.seed
+        )
+        self._scene = Scene(self._cluster, self._units, list(self._graph.sources), sinks, workload)
+        self._recorder = Recorder(self._cluster.work_path, self._scratch / "recorded", list(self._graph.sources))
+        failed: str | None = None
+        try:
+            self._cluster.mount()
+            self._cluster.start()
+            workload.start()
+            self._settle()
+            self._break_things()
+            self._finish(workload)
+        except (AnabranchError, NodeEnded) as error:
+            failed = str(error)
+            self._history.note("failed", error=failed)
+            self._say(f"failed: {failed}")
+        finally:
+            self._scene.put_right(everything=True)
+            self._cluster.end()
+            self._recorder.look()
+            self._cluster.unmount()
+        return self._judged(workload, failed)
+
+    # The course of a run
+
+    def _look(self) -> bool:
+        """Look after the nodes; a pipeline that stopped because of damage goes on when that is put right."""
+        self._recorder.look()
+        for what in self._scene.put_right():
+            self._history.note("healed", what=what)
+        try:
+            return self._cluster.poll()
+        except NodeEnded as error:
+            self._stopped(error)
+            return True
+
+    def _stopped(self, error: NodeEnded) -> None:
+        self._stops += 1
+        self._history.note("stopped", error=error.message, hint=error.hint)
+        self._say(f"the pipeline stopped: {error.message}")
+        damaged = [undo for undo in self._scene.undos if undo.what.endswith("put back")]
+        if self._stops > _MOST_STOPS or not damaged:
+            raise error
+        self._cluster.end()
+        for what in self._scene.put_right(everything=True):
+            self._history.note("healed", what=what)
+        self._cluster.start()
+
+    def _wait(self, seen: Callable[[], object], timeout_s: float, what: str) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not seen():
+            if time.monotonic() > deadline_s:
+                raise AnabranchError(f"{what} was not seen within {timeout_s:.0f} s", hint="see the logs in work/logs")
+            if not self._look():
+                raise AnabranchError(f"the pipeline ended before {what} was seen", hint="see the logs in work/logs")
+            time.sleep(_LOOK_S)
+
+    def _settle(self) -> None:
+        self._say(f"starting {self._options.nodes} nodes …")
+        self._wait(self._cluster.ready, _READY_S, "every node")
+        sinks = list(self._graph.sinks)
+        delivers = lambda: all(len(self._cluster.delivered(name)) >= _SETTLED_EPOCHS for name in sinks)  # noqa: E731
+        self._wait(delivers, _READY_S, f"{_SETTLED_EPOCHS} delivered epochs")
+        deadline_s = time.monotonic() + _STANDBYS_S
+        while self._options.nodes > 1 and not self._standbys() and time.monotonic() < deadline_s:
+            self._look()
+            time.sleep(_LOOK_S)
+        self._history.note("ready")
+
+    def _standbys(self) -> bool:
+        units = [unit for node in self._cluster.status() for unit in node["units"]]
+        return {unit["unit"] for unit in units if unit["role"] == "standby"} >= set(self._units)
+
+    def _break_things(self) -> None:
+        began_s = time.monotonic()
+        for strike in self._strikes:
+            while time.monotonic() < began_s + strike.at_s:
+                self._look()
+                time.sleep(_LOOK_S)
+            self._strike(strike)
+        while time.monotonic() < began_s + self._options.seconds:
+            self._look()
+            time.sleep(_LOOK_S)
+
+    def _strike(self, strike: Strike) -> None:
+        at = time.time()
+        try:
+            done = nemeses.strike(self._scene, strike)
+        except NotInjected as error:
+            self._history.note("not injected", at=at, fault=strike.fault.name, why=str(error))
+            self._say(f"{strike.fault.name}: not injected, {error}")
+        except NodeEnded as error:
+            self._history.note("not injected", at=at, fault=strike.fault.name, why="the pipeline stopped")
+            self._stopped(error)
+        else:
+            line = self._history.note("fault", at=at, fault=strike.fault.name, **done)
+            self._injected.append(line)
+            self._say(f"{strike.fault.name}: {done.get('node') or done.get('nodes') or done.get('what') or ''}")
+
+    def _finish(self, workload: Workload) -> None:
+        for what in self._scene.put_right(everything=True):
+            self._history.note("healed", what=what)
+        last = workload.finish()
+        self._history.note("all given", files=workload.given())
+        self._wait(lambda: all(self._taken(name, file) for name, file in last.items()), _END_S, "all input")
+        self._say("all input taken; stopping in order …")
+        deadline_s = time.monotonic() + _END_S
+        asked_s = 0.0
+        while self._look():
+            if time.monotonic() > deadline_s:
+                raise AnabranchError(
+                    f"the pipeline did not end within {_END_S:.0f} s", hint="see the logs in work/logs"
+                )
+            if time.monotonic() - asked_s > _ASK_S:  # a node that was just starting has not heard it
+                asked_s = time.monotonic()
+                self._cluster.stop()
+            time.sleep(_LOOK_S)
+        self._history.note("ended")
+
+    def _taken(self, source: str, file: str) -> bool:
+        channel = self._recorder.recorded.channel(source)
+        last = channel.last_epoch()
+        for epoch in range(last, max(-1, last - 300), -1):
+            manifest = channel.manifest(epoch)
+            if manifest is not None and file in json.dumps(manifest.planned):
+                return True
+        return False
+
+    # The verdict
+
+    def _judged(self, workload: Workload, failed: str | None) -> dict[str, Any]:
+        self._note_what_was_seen()
+        judgement = None
+        if failed is None:
+            self._say("comparing with the run without faults, and with a batch query …")
+            options = self._node_options
+            try:
+                judgement = judge(self._graph, options, self._scratch, self._recorder.recorded, workload.order)
+            except (AnabranchError, NodeEnded) as error:
+                failed = f"it could not be judged: {error}"
+        line = self._line(judgement, failed)
+        self._history.note("verdict", **line)
+        return line
+
+    def _line(self, judgement: Judgement | None, failed: str | None) -> dict[str, Any]:
+        times = {name: self._cluster.delivered(name) for name in self._graph.sinks}
+        steady_s, longest_s = self._gaps(times)
+        amnesic = any(isinstance(strategy, Amnesia) for strategy in self._strategies.values())
+        named = self._names_all(judgement) if amnesic and judgement is not None else False
+        held = judgement is not None and (judgement.exact or named) and bool(self._injected) and failed is None
+        compared = {} if judgement is None else judgement.batch
+        batch = total(compared)
+        reference = None if judgement is None else judgement.reference
+        return {
+            "strategy": sorted({type(one).__name__ for one in self._strategies.values()}) or ["none"],
+            "guarantee": "gap" if amnesic else "precise",
+            "faults": [line["fault"] for line in self._injected],
+            "epochs": max((max(epochs, default=-1) + 1 for epochs in times.values()), default=0),
+            "rows_expected": 0 if reference is None else reference.expected,
+            "rows_delivered": 0 if reference is None else reference.delivered,
+            **{key: 0 if reference is None else getattr(reference, key) for key in ("lost", "duplicated", "wrong")},
+            "batch": {key: value for key, value in asdict(batch).items() if key != "examples"},
+            "batch_left_out": {name: one.reason for name, one in compared.items() if one.verdict is None},
+            "batch_undecided": sum(one.undecided for one in compared.values()),
+            "differing": {} if judgement is None else {n: e[:20] for n, e in judgement.differing.items() if e},
+            "examples": [*(reference.examples if reference is not None else ()), *batch.examples][:6],
+            "unable": self._unable,
+            "stops": self._stops,
+            "failed": failed,
+            "seed": self._options.seed,
+            "max_gap_s": longest_s,
+            "steady_gap_s": steady_s,
+            "held": held,
+        }
+
+    def _names_all(self, judgement: Judgement) -> bool:
+        """Say whether every epoch that differs is marked as missing or incomplete."""
+        for name, epochs in judgement.differing.items():
+            channel = self._cluster.work.channel(self._graph.sinks[name].stream)
+            for epoch in epochs:
+                manifest = channel.manifest(epoch) if epoch > channel.ledger.floor() else None
+                if manifest is None or not (manifest.gap or manifest.incomplete):
+                    return False
+        return True
+
+    def _gaps(self, times: dict[str, dict[int, float]]) -> tuple[float | None, float | None]:
+        """Return the median time between two deliveries before the first fault, and the longest after it."""
+        first = min((line["at_s"] for line in self._injected), default=None)
+        before: list[float] = []
+        after: list[float] = []
+        for epochs in times.values():
+            for earlier, later in itertools.pairwise(sorted(epochs.values())):
+                fault_free = first is None or later - self._history.began_s < first
+                (before if fault_free else after).append(later - earlier)
+        steady = round(statistics.median(before), 3) if before else None
+        return steady, round(max(after), 3) if after else None
+
+    def _note_what_was_seen(self) -> None:
+        """Add takeovers and deliveries to the history."""
+        try:
+            events = self._cluster.work.history()
+        except (AnabranchError, OSError):
+            events = []
+        for event in events:
+            if event["kind"] in ("took over", "stepped down", "started", "diverged", "gap"):
+                fields = {key: value for key, value in event.items() if key not in ("at", "kind")}
+                self._history.note(event["kind"], at=event["at"], **fields)
+        for name in self._graph.sinks:
+            for epoch, at in sorted(self._cluster.delivered(name).items()):
+                self._history.note("delivered", at=at, sink=name, epoch=epoch)

@@ -1,0 +1,208 @@
+"""What chaos decides and does without a cluster: schedules, means, input, damage, and the report."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import anabranch as ab
+from anabranch.chaos import damage
+from anabranch.chaos.faults import CATALOGUE, chosen, schedule
+from anabranch.chaos.history import History, read_history
+from anabranch.chaos.means import missing, possible
+from anabranch.chaos.nemeses import NEMESES
+from anabranch.chaos.report import write_report
+from anabranch.chaos.scene import NotInjected, Scene
+from anabranch.chaos.workload import Workload
+from anabranch.elsewhere import input_path, moved, output_path
+from anabranch.errors import PipelineError, SourceError
+from anabranch.node_options import NodeOptions
+from anabranch.node_process import decode_options, encode_options
+from anabranch.testing.wait import wait_until
+
+FAULTS = list(CATALOGUE.values())
+
+
+def pipeline(tmp_path, files=20):
+    """A pipeline over some text files."""
+    (tmp_path / "lines").mkdir()
+    for number in range(files):
+        (tmp_path / "lines" / f"{number:03d}.txt").write_text(f"{number}\n")
+    pipe = ab.Pipeline("some")
+    lines = pipe.source("lines", ab.read_text(tmp_path / "lines"))
+    words = pipe.source("words", ab.generate_words(rows=10))
+    kept = pipe.step(lines, words, connector=True)(lambda_step)
+    pipe.sink(kept, ab.jsonl(tmp_path / "out"))
+    pipe.protect(strategy=ab.PassiveStandby(store=["log:here", "redis://localhost:1/0"]))
+    return pipe.graph()
+
+
+def lambda_step(lines, words):
+    return lines.join(words)
+
+
+# Schedules
+
+
+@given(st.integers(0, 2**32), st.integers(1, 40), st.floats(1.0, 1000.0))
+def test_a_seed_is_a_schedule(seed, count, seconds):
+    """Faults come in order, apart from each other, in time; every kind comes before one comes twice."""
+    strikes = schedule(FAULTS, seed=seed, count=count, seconds=seconds)
+    assert strikes == schedule(FAULTS, seed=seed, count=count, seconds=seconds)
+    times = [strike.at_s for strike in strikes]
+    assert times == sorted(times)
+    assert times[0] >= 0
+    assert times[-1] <= seconds
+    assert len(strikes) == count
+    assert len({strike.fault.name for strike in strikes}) == min(count, len(FAULTS))
+
+
+def test_faults_are_chosen_by_name_or_group():
+    """All, a group, or one; what does not exist is refused with what does."""
+    assert [fault.name for fault in chosen(["kill", "network", "kill"])] == ["kill", "cut", "deaf"]
+    assert chosen(["all"]) == FAULTS
+    with pytest.raises(PipelineError, match="no fault 'flood'") as refused:
+        chosen(["flood"])
+    assert "kill-in-takeover" in refused.value.hint
+
+
+def test_every_fault_has_someone_to_carry_it_out():
+    """And nobody carries out what is not in the catalogue."""
+    assert set(NEMESES) == set(CATALOGUE)
+
+
+def test_what_cannot_be_done_says_why(tmp_path):
+    """A fault that needs what is not there is left out, by name."""
+    graph = pipeline(tmp_path)
+    lacking = missing(graph, [ab.ActiveStandby()], 1)
+    able, unable = possible(FAULTS, lacking)
+    assert unable["cut"] == "it takes --nodes 2 or more"
+    assert unable["damage-store"] == "no segment is kept in a store"
+    assert unable["kill-in-regating"] == "no segment has a gated standby"
+    assert {fault.name for fault in able} | set(unable) == set(CATALOGUE)
+    assert "standby" not in missing(graph, [ab.PassiveStandby(store="log:x")], 2)
+
+
+# The same pipeline, elsewhere
+
+
+def test_a_pipeline_is_moved_as_a_whole(tmp_path):
+    """Files, sinks and stores that are directories; what it makes itself, and other stores, stay."""
+    graph, scratch = pipeline(tmp_path), tmp_path / "scratch"
+    there = moved(graph, scratch)
+    assert there.sources["lines"].source == replace(
+        graph.sources["lines"].source, directory=str(input_path(scratch, "lines"))
+    )
+    assert there.sources["words"] == graph.sources["words"]
+    (sink,) = there.sinks.values()
+    assert (sink.sink.directory, sink.sink.kind) == (output_path(scratch, sink.name), "parquet")
+    assert there.strategies[None].stores == (f"log:{scratch}/stores/0", "redis://localhost:1/0")
+    assert there.steps == graph.steps
+
+
+def test_options_of_a_node_survive_the_command_line(tmp_path):
+    """Paths come back as paths, also the one that may be missing."""
+    options = NodeOptions(file=tmp_path / "a.py", work=tmp_path / "w")
+    for one in (options, replace(options, elsewhere=tmp_path, settings={"spark.a": "b"}, retain_epochs=3)):
+        assert decode_options(encode_options(one)) == one
+
+
+# Input
+
+
+def test_files_come_bit_by_bit_and_all_of_them_in_the_end(tmp_path):
+    """Each once, though some were held back; in the order that is told."""
+    graph, scratch = pipeline(tmp_path), tmp_path / "scratch"
+    workload = Workload(graph, scratch, seconds=1.0, seed=3)
+    place = input_path(scratch, "lines")
+    assert [path.name for path in place.iterdir()] == ["000.txt"]
+    workload.start()
+    wait_until(lambda: len(workload.order["lines"]) >= 8, 30.0, "eight files")
+    assert workload.late(random.Random(0)) == f"lines: {workload.order['lines'][-1]}"
+    assert workload.late(random.Random(0)) is None
+    again = workload.duplicate(random.Random(0))
+    assert again.startswith("lines: ")
+    last = workload.finish()
+    assert last == {"lines": workload.order["lines"][-1]}
+    assert sorted(path.name for path in place.iterdir()) == sorted(workload.order["lines"])
+    assert len(workload.order["lines"]) == 21
+    assert workload.given() == {"lines": 21}
+
+
+def test_a_burst_gives_at_once_what_was_saved_up(tmp_path):
+    """Nothing comes while the input rests."""
+    workload = Workload(pipeline(tmp_path), tmp_path / "scratch", seconds=0.5, seed=3)
+    workload.rest()
+    workload.start()
+    wait_until(lambda: workload._due.get("lines", 0) >= 19, 5.0, "time to pass")
+    assert workload.order["lines"] == ["000.txt"]
+    workload.burst()
+    wait_until(lambda: len(workload.order["lines"]) >= 19, 5.0, "everything at once")
+    workload.finish()
+
+
+def test_a_source_without_files_is_refused(tmp_path):
+    """There is nothing to run the pipeline over."""
+    graph = pipeline(tmp_path, files=0)
+    with pytest.raises(SourceError, match="has no files"):
+        Workload(graph, tmp_path / "scratch", seconds=1.0, seed=0)
+
+
+# Damage
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_damaged_can_be_put_back(tmp_path, seed):
+    """Deleted, cut short or with a bit turned; afterwards as before, in the same file where others have links to it."""
+    files = [tmp_path / f"{number}" for number in range(3)]
+    for path in files:
+        path.write_bytes(bytes(range(100)))
+    (tmp_path / "link").hardlink_to(files[0])
+    scene = Scene(SimpleNamespace(scratch=tmp_path), ["unit"], [], {}, None)
+    hit = damage._damage(scene, random.Random(seed), files, 2)
+    assert len(hit) == 2
+    changed = [path for path in files if not path.exists() or path.read_bytes() != bytes(range(100))]
+    assert len(changed) == 2
+    assert scene.put_right() == []
+    assert len(scene.put_right(everything=True)) == 2
+    assert [path.read_bytes() for path in files] == [bytes(range(100))] * 3
+    assert (tmp_path / "link").read_bytes() == bytes(range(100))
+
+
+def test_damage_without_files_is_none(tmp_path):
+    """A fault that found nothing was not injected."""
+    scene = Scene(SimpleNamespace(scratch=tmp_path), ["unit"], [], {}, None)
+    with pytest.raises(NotInjected):
+        damage._damage(scene, random.Random(0), [tmp_path / "gone"], 1)
+
+
+# The report
+
+
+def test_the_report_shows_what_the_history_tells(tmp_path):
+    """Faults, takeovers, output and verdict, with a picture; what users wrote is only text in it."""
+    history = History(tmp_path / "history.jsonl")
+    history.note("began", file="a<b>.py", seed=7, strategies={"counts": "ActiveStandby()"}, unable={"cut": "no root"})
+    for epoch in range(5):
+        history.note("delivered", sink="counts.parquet", epoch=epoch)
+    history.note("fault", fault="kill", did="SIGKILL", node="node-1")
+    history.note("took over", role="counts", reason="dead", **{"from": "node-1", "to": "node-2"})
+    history.note("verdict", held=False, differing={"counts.parquet": [3]}, examples=["epoch 3 lost ('<x>', 1)"], lost=1)
+    page = write_report(history.path, tmp_path / "report.html").read_text()
+    assert [line["kind"] for line in read_history(history.path)][-1] == "verdict"
+    for text in (
+        "broken",
+        "a&lt;b&gt;.py",
+        "<svg",
+        "SIGKILL",
+        "node-1 → node-2",
+        "epochs 3",
+        "(&#x27;&lt;x&gt;&#x27;, 1)",
+        "no root",
+    ):
+        assert text in page, text
