@@ -21,11 +21,11 @@ from anabranch.oracle import batch
 from anabranch.oracle.compare import NOTHING, Verdict, compare
 from anabranch.oracle.reference import replay
 from anabranch.pipeline import Graph
-from anabranch.sources import CsvFiles, JsonlFiles, ParquetFiles, TextFiles
+from anabranch.sources import CsvFiles, JsonlFiles, TextFiles
 from anabranch.work import Work
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _by_batch(
     spark.sparkContext.setLogLevel("ERROR")
     try:
         given = {
-            name: batch.Given(_frame(spark, node.source, scratch, name, again), tuple(order.get(name, ())))
+            name: _given(spark, node.source, _place(scratch, name, node.source, again), tuple(order.get(name, ())))
             for name, node in graph.sources.items()
         }
         delivered = {name: output_path(scratch, name) for name in graph.sinks}
@@ -94,21 +94,32 @@ def _by_batch(
         spark.stop()
 
 
-def _frame(spark: SparkSession, source: Any, scratch: Path, name: str, again: Work) -> DataFrame:  # noqa: ANN401
-    """Return everything that a source was given, read by Spark itself where it can."""
-    place = str(input_path(scratch, name))
-    if isinstance(source, JsonlFiles):
-        return spark.read.schema(source.schema).json(place)
-    if isinstance(source, CsvFiles):
-        return spark.read.schema(source.schema).csv(place, header=source.header, sep=source.delimiter)
-    if isinstance(source, ParquetFiles):
-        reader = spark.read if source.schema is None else spark.read.schema(source.schema)
-        return reader.parquet(place)
-    if isinstance(source, TextFiles):
-        return spark.read.text(place)
+def _place(scratch: Path, name: str, source: Any, again: Work) -> Path:  # noqa: ANN401  one of the sources
+    """Return the directory with everything that a source was given, or made itself."""
+    if hasattr(source, "directory"):
+        return input_path(scratch, name)
     channel = again.channel(name)
     tables = [table for epoch in range(channel.last_epoch() + 1) if (table := channel.table(epoch)) is not None]
-    rows = pa.concat_tables(tables) if tables else channel.spec.schema.empty_table()
-    (scratch / "made").mkdir(exist_ok=True)
-    pq.write_table(rows, scratch / "made" / f"{name}.parquet")
-    return spark.read.parquet(str(scratch / "made" / f"{name}.parquet"))
+    place = scratch / "made" / name
+    place.mkdir(parents=True)
+    pq.write_table(pa.concat_tables([channel.spec.schema.empty_table(), *tables]), place / "rows.parquet")
+    return place
+
+
+def _given(spark: SparkSession, source: Any, place: Path, order: tuple[str, ...]) -> batch.Given:  # noqa: ANN401
+    """Read a directory with Spark's own readers."""
+    options: dict[str, str] = {}
+    schema: str | None
+    if isinstance(source, JsonlFiles):
+        kind, schema = "json", source.schema
+    elif isinstance(source, CsvFiles):
+        kind, schema = "csv", source.schema
+        options = {"header": str(source.header), "sep": source.delimiter}
+    elif isinstance(source, TextFiles):
+        kind, schema = "text", "value string"
+    else:
+        kind, schema = "parquet", getattr(source, "schema", None)
+    found = schema or spark.read.parquet(str(place)).schema
+    frame = spark.read.schema(found).options(**options).format(kind).load(str(place))
+    stream = spark.readStream.schema(found).options(**options).format(kind).load(str(place))
+    return batch.Given(frame, stream, order)

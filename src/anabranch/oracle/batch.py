@@ -41,9 +41,13 @@ _INCOMPARABLE = {
 
 @dataclass(frozen=True)
 class Given:
-    """The input of a source: all of its rows, and the names of its files in the order in which they came, if known."""
+    """The input of a source: all of its rows, as a table and as a stream that is only looked at, never run.
+
+    `order` are the names of its files in the order in which they came, if that is known.
+    """
 
     frame: DataFrame
+    stream: DataFrame
     order: tuple[str, ...] = ()
 
 
@@ -83,8 +87,9 @@ class _Sink:
         self._step = step
         self._given = given
         self._frames = {name: one.frame for name, one in given.items()}
+        # Spark forgets watermarks where nothing streams.
+        self._nodes = _nodes(self._queried({name: one.stream for name, one in given.items()}))
         self._frame = self._queried(self._frames)
-        self._nodes = _nodes(self._frame)
         self._keys = self._grouped_by()
 
     def _queried(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
@@ -124,8 +129,9 @@ class _Sink:
                 raise _Incomparable(reason)
         aggregates = [node for node in self._nodes if node.getClass().getSimpleName() == _AGGREGATE]
         joins = [node for node in self._nodes if node.getClass().getSimpleName() == _JOIN]
-        kinds = {node.joinType().toString() for node in joins if self._of_streams(node)}
-        if len(aggregates) + len(kinds) > 1:
+        both = [node for node in joins if node.left().isStreaming() and node.right().isStreaming()]
+        kinds = {node.joinType().toString() for node in both}
+        if len(aggregates) + len(both) > 1:
             raise _Incomparable("it has more than one operator with state")
         if kinds - {"Inner"}:
             raise _Incomparable(f"when a {kinds.pop()} join emits a row depends on the watermark")
@@ -136,12 +142,6 @@ class _Sink:
         if missing and self._step.output_mode != "complete":
             raise _Incomparable("the columns that it is grouped by are not in the result")
         return [name for name in names if name in self._frame.columns]
-
-    def _of_streams(self, join: Any) -> bool:  # noqa: ANN401  a JVM object
-        """Say whether both sides of a join read a source of the pipeline."""
-        texts = [side.toString() for side in (join.left(), join.right())]
-        leaves = [_leaf_ids(frame) for frame in self._frames.values()]
-        return all(any(leaf in text for ids in leaves for leaf in ids) for text in texts)
 
     # Comparing
 
@@ -319,12 +319,6 @@ def _nodes(frame: DataFrame) -> list[Any]:
 
 def _name(expression: Any) -> str:  # noqa: ANN401  a JVM object
     return str(expression.name()) if hasattr(expression, "name") else str(expression)
-
-
-def _leaf_ids(frame: DataFrame) -> list[str]:
-    """Return the columns of a source as they are named in plans, with their numbers."""
-    plan = frame._jdf.queryExecution().analyzed()
-    return [str(attribute.toString()) for leaf in items(plan.collectLeaves()) for attribute in items(leaf.output())]
 
 
 def _delay_ms(spark: SparkSession, node: Any) -> int:  # noqa: ANN401  a JVM object
