@@ -16,8 +16,8 @@ from anabranch.agent import Agent
 from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.manifest import Manifest, Producer
 from anabranch.clock import ManualClock
-from anabranch.errors import InUse
-from anabranch.launcher import MOST_DEATHS_WITHOUT_PROGRESS, Launcher, NodeEnded
+from anabranch.errors import Corrupt, InUse
+from anabranch.launcher import MOST_DEATHS_WITHOUT_PROGRESS, Fleet, Launcher, NodeEnded
 from anabranch.node_options import NodeOptions
 from anabranch.node_process import EXIT_CRASHED, decode_options, error_path
 from anabranch.work import Announcement, Work
@@ -238,3 +238,34 @@ def test_where_others_go_on_a_node_is_started_again_later(tmp_path, processes):
     assert (len(processes.started), node.restarts) == (2, 1)
     assert launcher.poll(node)
     assert len(processes.started) == 2
+
+
+def test_a_node_with_damaged_files_does_not_take_the_others_along(tmp_path, processes):
+    """They have files of their own; the last one that finds its files damaged ends the run."""
+    options = NodeOptions(file=tmp_path / "orders.py", work=tmp_path / "work")
+    fleet = Fleet(options, 2)
+
+    def end(number, code):
+        record = {"message": f"file {number} is torn", "hint": "", "exit_code": code, "trace": ""}
+        error_path(options.work, f"node-{number}").write_text(json.dumps(record))
+        processes.started[number - 1].code = code
+
+    end(1, Corrupt.exit_code)
+    assert fleet.poll()
+    assert [error.message for error in fleet.damaged.values()] == ["file 1 is torn"]
+    assert fleet.poll()
+    assert len(processes.started) == 2, "it is not started again"
+    end(2, Corrupt.exit_code)
+    with pytest.raises(NodeEnded, match="file 2 is torn"):
+        fleet.poll()
+
+
+def test_an_error_of_the_pipeline_ends_all(tmp_path, processes):
+    """Another node would only die of it too."""
+    options = NodeOptions(file=tmp_path / "orders.py", work=tmp_path / "work")
+    fleet = Fleet(options, 2)
+    record = {"message": "unit 'counts' failed", "hint": "", "exit_code": 6, "trace": ""}
+    error_path(options.work, "node-1").write_text(json.dumps(record))
+    processes.started[0].code = 6
+    with pytest.raises(NodeEnded, match="unit 'counts' failed"):
+        fleet.poll()

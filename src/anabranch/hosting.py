@@ -179,6 +179,7 @@ class Hosting:
         self._setup.note("failed", unit=name, epoch=failure.epoch, error=failure.error)
         if judge(history, failure) == "fail":
             raise poison(name, failure) from error
+        unit.doubt_base()
         write_atomic(path, json.dumps([asdict(past) for past in [*history, failure]]).encode())
         self.replicas.end(name)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from anabranch.clock import Clock, SystemClock
-from anabranch.errors import AnabranchError
+from anabranch.errors import AnabranchError, Corrupt
 from anabranch.ledger.directory import DirectoryLedger
 from anabranch.node_options import NodeOptions
 from anabranch.node_process import EXIT_CRASHED, encode_options, error_path
@@ -157,6 +157,7 @@ class Fleet:
     def __init__(
         self, options: NodeOptions, nodes: int, surroundings: Callable[[str], Surroundings] = lambda _: Surroundings()
     ) -> None:
+        self.damaged: dict[int, NodeEnded] = {}
         rest_s = RESTART_AFTER_S if nodes > 1 else 0.0
         launchers = [
             Launcher(
@@ -177,9 +178,21 @@ class Fleet:
         return sum(node.restarts for _, node in self._nodes)
 
     def poll(self) -> bool:
-        """Start again the nodes that died; False once all have ended. Raises what one ended with."""
-        running = [launcher.poll(node) for launcher, node in self._nodes]
-        return any(running)
+        """Start again the nodes that died; False once all have ended. Raises what one ended with.
+
+        A node that found its files damaged is left alone as long as others go on: they have their own.
+        """
+        running = 0
+        for number, (launcher, node) in enumerate(self._nodes):
+            if number in self.damaged:
+                continue
+            try:
+                running += launcher.poll(node)
+            except NodeEnded as error:
+                if error.exit_code != Corrupt.exit_code or len(self.damaged) + 1 == len(self._nodes):
+                    raise
+                self.damaged[number] = error
+        return running > 0
 
     def terminate(self) -> None:
         """End every node at once."""

@@ -19,7 +19,7 @@ from anabranch import metrics
 from anabranch.agent import Agent
 from anabranch.assembly import Assembly
 from anabranch.clock import Clock, SystemClock
-from anabranch.elsewhere import moved
+from anabranch.elsewhere import moved, store_path
 from anabranch.hosting import Hosting
 from anabranch.keeping import Keepers
 from anabranch.leading import PACER, Leading
@@ -229,4 +229,5 @@ class Node:
 def _protected(graph: Graph, segments: dict[str, Segment], options: NodeOptions) -> dict[str, Strategy]:
     if options.strategy is None:
         return strategies(graph, segments)
-    return override(options.strategy, segments, f"log:{options.work / 'store'}")
+    store = options.work / "store" if options.elsewhere is None else store_path(options.elsewhere)
+    return override(options.strategy, segments, f"log:{store}")

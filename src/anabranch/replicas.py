@@ -211,8 +211,9 @@ class Replicas:
             return
         standby = self.standbys.get(name)
         failure = standby.unit.failure() if standby is not None else None
-        if failure is not None:
+        if standby is not None and failure is not None:
             self._setup.note("standby failed", unit=name, error=spark_message(failure))
+            standby.unit.doubt_base()
             self._no_standby_until_s[name] = now_s + _NO_STANDBY_S
             self._end_standby(name)
             return

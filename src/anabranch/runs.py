@@ -3,11 +3,13 @@
 boot      the start of the operating system that the run belongs to: Spark flushes none of its files
 owner     the node that runs it; only that node removes it, when it has begun another
 scratch   there if the run only warmed a node up: its state is nobody's
+doubted   there if a query that went on from it failed before it had run anything: its files may be damaged
 whole     there if the run began without state: since which epoch its state is the right one, empty if it is not yet
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -18,6 +20,7 @@ from pathlib import Path
 
 from anabranch.checkpoint import Commit, last_commit, link_checkpoint
 from anabranch.durable import TEMPORARY_PREFIX, boot_id, write_advisory
+from anabranch.errors import Corrupt
 
 # Says whether the state of a run, whose directory is given, at a commit is one to go on from.
 Fits = Callable[[Path, Commit], bool]
@@ -25,6 +28,7 @@ _BOOT = "boot"
 _OWNER = "owner"
 _SCRATCH = "scratch"
 _WHOLE = "whole"
+_DOUBTED = "doubted"
 _RUN_NAME = re.compile(r"^r(\d{6})\.[0-9a-f]{8}$")
 
 
@@ -50,13 +54,19 @@ def make_run(directory: Path, run: str, node: str, *, scratch: bool = False) -> 
 
 
 def newest_commit(
-    directory: Path, *, boot: str | None = None, owner: str | None = None, fits: Fits | None = None
+    directory: Path,
+    *,
+    boot: str | None = None,
+    owner: str | None = None,
+    fits: Fits | None = None,
+    sure: bool = False,
 ) -> tuple[str, Commit] | None:
     """Return the run with the newest committed epoch, None if no run of this unit ever committed.
 
     With `boot`, only runs of that start of the operating system count: the files of earlier ones may be torn or gone.
     With `owner`, only runs of that node; with `fits`, only those whose state at their commit is the right one. A run
-    that began without state, and has not seen all that the right state is made of, never counts.
+    that began without state, and has not seen all that the right state is made of, never counts; with `sure`, neither
+    does one whose files cannot be read or are doubted.
     """
     found: list[tuple[int, str, Commit]] = []
     for run in _runs(directory):
@@ -65,9 +75,14 @@ def newest_commit(
             continue
         if owner is not None and _read(path / _OWNER) != owner:
             continue
-        if (path / _SCRATCH).exists():
+        if (path / _SCRATCH).exists() or (sure and (path / _DOUBTED).exists()):
             continue
-        commit = last_commit(path / "checkpoint")
+        try:
+            commit = last_commit(path / "checkpoint")
+        except (Corrupt, OSError):
+            if not sure:
+                raise
+            continue
         if commit is not None and _whole(path, commit.epoch) and (fits is None or fits(path, commit)):
             found.append((commit.epoch, run, commit))
     if not found:
@@ -88,7 +103,7 @@ def choose(
 
     `restore(directory)` makes the directory of a run, or nothing.
     """
-    trusted = newest_commit(directory, boot=boot_id(), owner=owner, fits=fits)
+    trusted = newest_commit(directory, boot=boot_id(), owner=owner, fits=fits, sure=True)
     if trusted is not None:
         return trusted
     # Run ids sort by age: this one is older than the run that goes on from it.
@@ -99,7 +114,14 @@ def choose(
     commit = last_commit(path / "checkpoint")
     if commit is not None:
         return name, commit
-    return newest_commit(directory, owner=owner, fits=fits)
+    readable = newest_commit(directory, owner=owner, fits=fits, sure=True)
+    return readable or newest_commit(directory, owner=owner, fits=fits)
+
+
+def doubt(run: Path) -> None:
+    """Note that a query could not go on from a run's files: the next one takes others, if there are any."""
+    with contextlib.suppress(FileNotFoundError):
+        write_advisory(run / _DOUBTED, b"")
 
 
 def note_whole(run: Path, since: int | None) -> None:

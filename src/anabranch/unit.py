@@ -34,7 +34,7 @@ from anabranch.execution import QueryInternals
 from anabranch.pending import Pending, fits
 from anabranch.publishing import Publishing, Seen, UnitEvents
 from anabranch.releasing import Releasing
-from anabranch.runs import choose, link_run, make_run, note_whole, remove_former
+from anabranch.runs import choose, doubt, link_run, make_run, note_whole, remove_former
 from anabranch.strategies.strategy import Release, Takeover
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ class Unit:
         self._started = threading.Event()
         self._internals: QueryInternals | None = None
         self._commit: Commit | None = None
+        self._base: Path | None = None
         self._inputs = Inputs(self.directory, {name: place.inputs[name].path for name in built.leaves})
         self.query: StreamingQuery | None = None
 
@@ -117,6 +118,7 @@ class Unit:
             after = self._first_epoch() - 1
         else:
             run, self._commit = base
+            self._base = home / "runs" / run
             after = self._commit.epoch
             if after > published and not shipped:
                 raise Corrupt(
@@ -308,6 +310,12 @@ class Unit:
         if query is None or query.isActive:
             return None
         return query.exception() or RuntimeError("the query ended")
+
+    def doubt_base(self) -> None:
+        """Doubt the files that this run went on from, if it failed before it had run anything."""
+        if self._base is not None and self.batches == 0:
+            doubt(self._base)
+            doubt(self.directory)
 
     def stop(self) -> None:
         """End the query; an unfinished epoch is executed again by the next run."""

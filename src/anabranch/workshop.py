@@ -84,7 +84,7 @@ class Workshop:
 
     def newest_saved(self, name: str, *, owner: str | None) -> int:
         """Return the epoch of the newest state that a run could go on from, -1 if there is none."""
-        found = newest_commit(self._setup.work.unit_path(name), owner=owner)
+        found = newest_commit(self._setup.work.unit_path(name), owner=owner, sure=True)
         return -1 if found is None else found[1].epoch
 
     def _restored(self, name: str, directory: Path) -> None:

@@ -47,13 +47,13 @@ def store(scene: Scene, chance: random.Random) -> Done:
 
 
 def part(scene: Scene, chance: random.Random) -> Done:
-    """Damage a part as soon as it is there."""
-    parts = scene.cluster.work_path / "channels" / scene.units[-1] / "parts"
-    known = set(os.listdir(parts))
+    """Damage a part as soon as it is published."""
+    channel = scene.cluster.work.channel(scene.units[-1])
+    before = channel.last_epoch()
 
     def fresh() -> list[Path]:
-        names = [name for name in os.listdir(parts) if name not in known and name.endswith(".arrow")]
-        return [parts / name for name in names]
+        manifests = [channel.manifest(epoch) for epoch in range(before + 1, channel.last_epoch() + 1)]
+        return [channel.parts / part.name for manifest in manifests if manifest is not None for part in manifest.parts]
 
     with scene.moment(fresh, "a new part", 60.0):
         hit = _damage(scene, chance, fresh(), 1)

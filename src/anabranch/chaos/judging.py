@@ -8,6 +8,7 @@ named as missing or incomplete.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,13 +48,17 @@ def judge(
     graph: Graph, options: NodeOptions, scratch: Path, recorded: Work, order: Mapping[str, list[str]]
 ) -> Judgement:
     """Run both oracles over what a run left behind."""
-    again = replay(replace(options, work=recorded.path, elsewhere=scratch, name="reference"), scratch / "reference")
+    again_options = replace(options, work=recorded.path, elsewhere=scratch, name="reference")
+    with ThreadPoolExecutor(1) as beside:
+        replayed = beside.submit(replay, again_options, scratch / "reference")
+        compared = _by_batch(graph, options, scratch, recorded, order)
+        again = replayed.result()
     verdict, differing = NOTHING, {}
     for name, node in graph.sinks.items():
         one, epochs = _by_reference(again, node.stream, output_path(scratch, name))
         verdict += one
         differing[name] = epochs
-    return Judgement(verdict, differing, _by_batch(graph, options, scratch, again, order))
+    return Judgement(verdict, differing, compared)
 
 
 def _by_reference(reference: Work, stream: str, directory: Path) -> tuple[Verdict, list[int]]:
@@ -73,7 +78,7 @@ def _by_reference(reference: Work, stream: str, directory: Path) -> tuple[Verdic
 
 
 def _by_batch(
-    graph: Graph, options: NodeOptions, scratch: Path, again: Work, order: Mapping[str, list[str]]
+    graph: Graph, options: NodeOptions, scratch: Path, recorded: Work, order: Mapping[str, list[str]]
 ) -> dict[str, batch.Compared]:
     from pyspark.sql import SparkSession
 
@@ -85,7 +90,7 @@ def _by_batch(
     spark.sparkContext.setLogLevel("ERROR")
     try:
         given = {
-            name: _given(spark, node.source, _place(scratch, name, node.source, again), tuple(order.get(name, ())))
+            name: _given(spark, node.source, _place(scratch, name, node.source, recorded), tuple(order.get(name, ())))
             for name, node in graph.sources.items()
         }
         delivered = {name: output_path(scratch, name) for name in graph.sinks}
@@ -94,11 +99,11 @@ def _by_batch(
         spark.stop()
 
 
-def _place(scratch: Path, name: str, source: Any, again: Work) -> Path:  # noqa: ANN401  one of the sources
+def _place(scratch: Path, name: str, source: Any, recorded: Work) -> Path:  # noqa: ANN401  one of the sources
     """Return the directory with everything that a source was given, or made itself."""
     if hasattr(source, "directory"):
         return input_path(scratch, name)
-    channel = again.channel(name)
+    channel = recorded.channel(name)
     tables = [table for epoch in range(channel.last_epoch() + 1) if (table := channel.table(epoch)) is not None]
     place = scratch / "made" / name
     place.mkdir(parents=True)

@@ -97,6 +97,8 @@ def run(  # noqa: PLR0913  every option of the command is a parameter
                 fleet.terminate()
                 raise
     view.finish(fleet.restarts)
+    for error in fleet.damaged.values():
+        sys.stderr.write(f"warning: a node ended before the others: {error.message}\n")
 
 
 def _stop(work: Work, *, now: bool) -> int:

@@ -1,0 +1,94 @@
+"""Which runs of a unit are gone on from: whole, readable, of this boot if there is a store."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from anabranch.errors import Corrupt
+from anabranch.runs import newest_commit
+from unit_lives import Home, Life, execute
+
+
+@pytest.fixture(autouse=True)
+def _without_spark(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr("anabranch.unit.written", execute)
+
+
+@pytest.fixture
+def home(tmp_path):
+    return Home(tmp_path)
+
+
+def test_a_state_that_is_not_whole_is_not_gone_on_from(home):
+    """A run that began without state, in the middle, counts only once it has seen what the right state is made of."""
+    first = Life(home)
+    for epoch in range(4):
+        first.whole(epoch, epoch)
+    shutil.rmtree(first.unit.directory)
+    second = Life(home, after=0, compare_from=3)
+    for epoch in (1, 2):
+        second.whole(epoch, epoch)
+        assert newest_commit(home.directory) is None
+    second.whole(3, 3)
+    assert newest_commit(home.directory)[0] == second.unit.run
+
+
+def test_damaged_files_are_gone_on_from_only_if_there_are_no_others(home):
+    """A run whose last entry cannot be read, or on which a query failed, gives way to an older one, or to a store."""
+    old = Life(home)
+    old.whole(0, 1)
+    new = Life(home)
+    new.whole(1, 1)
+    entry = new.checkpoint / "offsets" / "1"
+    entry.unlink()  # the link in the older run, if there is one, stays whole
+    entry.write_text("v1\nhalf")
+    assert home.unit().prepare() == 0
+    entry.write_text(json.dumps("v1"))
+    with pytest.raises(Corrupt):
+        newest_commit(home.directory)
+    shutil.rmtree(old.unit.directory)
+    for run in set(home.runs()) - {new.unit.run}:
+        shutil.rmtree(home.directory / "runs" / run)
+    with pytest.raises(Corrupt):
+        home.unit().prepare()
+
+
+def test_a_run_that_could_not_be_begun_with_is_doubted(home):
+    """A query that failed at once may have failed because of the files it began with; one that ran did not."""
+    first = Life(home)
+    first.whole(0, 1)
+    second = Life(home)
+    second.whole(1, 1)
+    second.unit.doubt_base()
+    assert newest_commit(home.directory, sure=True)[0] == second.unit.run, "it has run"
+    third = Life(home)
+    third.unit.doubt_base()
+    assert newest_commit(home.directory, sure=True)[0] == first.unit.run
+    assert newest_commit(home.directory)[0] == third.unit.run
+    first.unit.directory.joinpath("doubted").touch()
+    assert home.unit().prepare() == 1, "there is nothing else"
+
+
+def test_files_of_an_earlier_boot_are_not_trusted(home, monkeypatch):
+    """After the system crashed a unit goes on from a store's version, though its own files, here torn, go further."""
+    life = Life(home)
+    life.whole(0, 1)
+    life.whole(1, 1)
+    kept = home.directory.parent / "kept"
+    shutil.copytree(life.checkpoint.parent, kept)
+    life.whole(2, 1)
+    (life.checkpoint / "offsets" / "2").write_bytes(b"")
+    monkeypatch.setattr("anabranch.runs.boot_id", lambda: "another")
+    heir = home.unit()
+    assert heir.prepare(lambda directory: shutil.copytree(kept, directory)) == 1
+    assert newest_commit(home.directory, boot="another")[0] == heir.run
+
+
+def test_without_a_store_files_of_an_earlier_boot_are_all_there_is(home, monkeypatch):
+    """They are used: most crashes of a system take nothing that is older than half a minute."""
+    Life(home).whole(0, 1)
+    monkeypatch.setattr("anabranch.runs.boot_id", lambda: "another")
+    assert home.unit().prepare() == 0
