@@ -191,7 +191,7 @@ def _kill_in_trimming(scene: Scene, _: random.Random) -> Done:
         return [scene.cluster.work.channel(name).ledger.floor() for name in names]
 
     before = floors()
-    with scene.moment(lambda: floors() != before, "a channel being trimmed", 90.0):
+    with scene.moment(lambda: floors() != before, "a channel being trimmed"):
         kill_session(holder.pid)
     return {"did": "SIGKILL while a channel was trimmed", **told(holder)}
 

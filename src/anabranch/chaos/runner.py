@@ -34,6 +34,7 @@ _STANDBYS_S = 60.0
 _LOOK_S = 0.1
 _ASK_S = 5.0
 _WARM_UP_S = 30.0
+_RETAINED_EPOCHS = 5
 # A pipeline that stops because of damage is started again when that is put right; this often.
 _MOST_STOPS = 5
 
@@ -72,6 +73,7 @@ class Chaos:
             if options.strategy is None
             else override(options.strategy, segments, f"log:{self._scratch / 'stores'}")
         )
+        self._amnesic = any(isinstance(strategy, Amnesia) for strategy in self._strategies.values())
         wanted = chosen(options.faults)
         lacking = missing(self._graph, [self._strategies.get(name) for name in segments], options.nodes)
         able, self._unable = possible(wanted, lacking)
@@ -88,6 +90,8 @@ class Chaos:
             settings=options.settings,
             strategy=options.strategy,
             session=f"chaos-{options.seed}",
+            # Trimming is part of what is tried; but what amnesia says of its gaps is read at the end.
+            retain_epochs="all" if self._amnesic else _RETAINED_EPOCHS,
         )
         self._stops = 0
         self._injected: list[dict[str, Any]] = []
@@ -169,9 +173,8 @@ class Chaos:
     def _settle(self) -> None:
         self._say(f"starting {self._options.nodes} nodes …")
         self._wait(self._cluster.ready, _READY_S, "every node")
-        sinks = list(self._graph.sinks)
-        delivers = lambda: all(len(self._cluster.delivered(name)) >= _SETTLED_EPOCHS for name in sinks)  # noqa: E731
-        self._wait(delivers, _READY_S, f"{_SETTLED_EPOCHS} delivered epochs")
+        flows = lambda: all(self._cluster.last(name) + 1 >= _SETTLED_EPOCHS for name in self._units)  # noqa: E731
+        self._wait(flows, _READY_S, f"{_SETTLED_EPOCHS} epochs")
         deadline_s = time.monotonic() + _STANDBYS_S
         while self._options.nodes > 1 and not self._standbys() and time.monotonic() < deadline_s:
             self._look()
@@ -256,15 +259,14 @@ class Chaos:
     def _line(self, judgement: Judgement | None, failed: str | None) -> dict[str, Any]:
         times = {name: self._cluster.delivered(name) for name in self._graph.sinks}
         steady_s, longest_s = self._gaps(times)
-        amnesic = any(isinstance(strategy, Amnesia) for strategy in self._strategies.values())
-        named = self._names_all(judgement) if amnesic and judgement is not None else False
+        named = self._names_all(judgement) if self._amnesic and judgement is not None else False
         held = judgement is not None and (judgement.exact or named) and bool(self._injected) and failed is None
         compared = {} if judgement is None else judgement.batch
         batch = total(compared)
         reference = None if judgement is None else judgement.reference
         return {
             "strategy": sorted({type(one).__name__ for one in self._strategies.values()}) or ["none"],
-            "guarantee": "gap" if amnesic else "precise",
+            "guarantee": "gap" if self._amnesic else "precise",
             "faults": [line["fault"] for line in self._injected],
             "epochs": max((max(epochs, default=-1) + 1 for epochs in times.values()), default=0),
             "rows_expected": 0 if reference is None else reference.expected,
@@ -295,12 +297,17 @@ class Chaos:
         return True
 
     def _gaps(self, times: dict[str, dict[int, float]]) -> tuple[float | None, float | None]:
-        """Return the median time between two deliveries before the first fault, and the longest after it."""
+        """Return the median time between two deliveries before the first fault, and the longest after it.
+
+        What comes after the last input does not count.
+        """
         first = min((line["at_s"] for line in self._injected), default=None)
+        last_s = self._scene.workload.last_given_s
         before: list[float] = []
         after: list[float] = []
         for epochs in times.values():
-            for earlier, later in itertools.pairwise(sorted(epochs.values())):
+            times_s = [at for at in sorted(epochs.values()) if last_s is None or at <= last_s]
+            for earlier, later in itertools.pairwise(times_s):
                 fault_free = first is None or later - self._history.began_s < first
                 (before if fault_free else after).append(later - earlier)
         steady = round(statistics.median(before), 3) if before else None

@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ class Workload:
         # How many files should have come by now and have not.
         self._due: dict[str, float] = {}
         self.order: dict[str, list[str]] = {}
+        # When the last file came; None if no source reads files.
+        self.last_given_s: float | None = None
         for name, node in graph.sources.items():
             source: Any = node.source
             if hasattr(source, "directory"):
@@ -138,3 +141,4 @@ class Workload:
             shutil.copyfile(path, target.with_name(f".{path.name}"))
             target.with_name(f".{path.name}").rename(target)
         self.order[name].append(path.name)
+        self.last_given_s = time.time()
