@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from anabranch.bench.events import write_input
 from anabranch.chaos.history import read_history
 from harness import PIPELINES, anabranch, processes_of
-from pipelines.make_input import write_input
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

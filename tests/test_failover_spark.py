@@ -8,10 +8,10 @@ import signal
 
 import pytest
 
+from anabranch.bench.events import write_input
 from anabranch.testing.wait import wait_until
 from exactness import by_batch, by_reference
 from harness import PIPELINES, TIMEOUT_S, anabranch, running
-from pipelines.make_input import write_input
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 EVERYTHING = PIPELINES / "everything.py"

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
+from anabranch.bench.events import write_input
 from exactness import STEPS, by_batch, by_reference
 from harness import PIPELINES, running
-from pipelines.make_input import write_input
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 KILLS = 3

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.bench.events import write_input
 from anabranch.processes import kill_session, of_session
 from anabranch.status import nodes_of
 from anabranch.testing.wait import wait_until
 from exactness import by_batch, by_reference
 from harness import PIPELINES, TIMEOUT_S, anabranch, processes_of, running
-from pipelines.make_input import write_input
 
 pytestmark = [pytest.mark.soak, pytest.mark.spark]
 EVERYTHING = PIPELINES / "everything.py"

@@ -13,9 +13,9 @@ import threading
 
 import pytest
 
+from anabranch.bench.events import write_input
 from exactness import by_batch, by_reference
 from harness import PIPELINES, running
-from pipelines.make_input import write_input
 
 pytestmark = [pytest.mark.soak, pytest.mark.spark]
 KILLS = int(os.environ.get("ANABRANCH_SOAK_KILLS", "15"))

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from anabranch.bench import campaign as campaign_bench
 from anabranch.bench import endurance as endurance_bench
 from anabranch.bench import failover as failover_bench
 from anabranch.bench import keeping as keeping_bench
@@ -160,6 +161,33 @@ def failover(
     plots.plot_failover(report.path, out / "failover.png")
     found = failover_bench.summary(report, strategies)
     _tell(found, report, as_json=as_json)
+
+
+@app.command()
+def chaos(
+    *,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="How many runs in all.")] = 200,
+    seconds: Annotated[float, typer.Option("--seconds", min=5, help="How long faults come in each run.")] = 20.0,
+    out: OutOption = DEFAULT_OUT,
+    as_json: JsonOption = False,
+    trace: TraceOption = False,
+) -> None:
+    """Run chaos many times, over strategies, kinds of state and faults; each run is settled by its number.
+
+    Takes about two minutes a run; broken off and run again, it goes on.
+
+    Example:
+      anabranch bench chaos --runs 200 --out bench-results
+    """
+    del trace  # read by main
+    report = _report(out, "chaos", afresh=False)
+    found = campaign_bench.measure(campaign_bench.CampaignOptions(runs=runs, seconds=seconds), report, _say)
+    if as_json:
+        sys.stdout.write(json.dumps(found) + "\n")
+    else:
+        _say(f"{found['held']} of {found['runs']} runs held; broken: {found['broken'] or 'none'}")
+    if found["broken"]:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -75,6 +76,8 @@ def chaos(  # noqa: PLR0913  every option of the command is a parameter
         master=master,
         settings=settings_of(setting or []),
     )
+    # Whoever is told to end puts everything right first.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     run = Chaos(options, console.print)
     verdict = run.run()
     report = write_report(scratch / "history.jsonl", scratch / "report.html")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ from anabranch.settings import Settings
 from anabranch.simulator.checks import check
 from anabranch.simulator.cluster import Cluster
 from anabranch.simulator.heap import Heap
+from anabranch.simulator.invariants import Invariants
 from anabranch.simulator.segments import MODELS, Drawn, Model
 from anabranch.simulator.world import SimSegment, World
 from anabranch.strategies import ActiveStandby, Amnesia, PassiveStandby, Strategy, TrailingStandby, UpstreamBackup
@@ -51,9 +53,11 @@ def run(seed: int) -> Verdict:
     cluster.start()
     until_s = chance.choice(_FAULTS_S)
     _feed(world, until_s)
+    invariants = Invariants(world, cluster.nodes.values, strategies)
     faults = [_schedule(cluster, strategies, until_s) for _ in range(chance.choice([0, 1, 2, 3, 5]))]
     while not world.violations and heap.now_s < until_s + _HEALED_S:
         heap.step()
+        invariants.look()
         if heap.now_s > until_s and cluster.settled():
             break
     if not world.violations and not cluster.settled():
@@ -115,7 +119,7 @@ def _schedule(cluster: Cluster, strategies: dict[str, Strategy], until_s: float)
     one, other = chance.sample(nodes, 2)
     seconds = chance.choice([0.5, 2.0, 10.0])
     stored = all(isinstance(strategy, PassiveStandby) for strategy in strategies.values())
-    faults = {
+    faults: dict[str, Callable[[], object]] = {
         "kill": lambda: cluster.kill(one),
         "kill all": lambda: _kill_all(cluster),
         "kill for good": lambda: cluster.kill(one, for_good=True),
@@ -130,7 +134,7 @@ def _schedule(cluster: Cluster, strategies: dict[str, Strategy], until_s: float)
         "slow": lambda: _slow(cluster, seconds),
         "clock": lambda: setattr(one.clock, "off_s", chance.uniform(-30, 30)),
         "store away": lambda: _store_away(cluster, seconds),
-        **({"power cut": cluster.power_cut} if stored else {}),
+        **({"power cut": cluster.power_cut, "damage": lambda: _damage(cluster)} if stored else {}),
     }
     name = chance.choice(sorted(faults))
 
@@ -165,6 +169,16 @@ def _slow(cluster: Cluster, seconds: float) -> None:
     node = cluster.world.heap.chance.choice(list(cluster.nodes.values()))
     node.slowness = 10.0
     cluster.world.heap.after(seconds, lambda: setattr(node, "slowness", 1.0))
+
+
+def _damage(cluster: Cluster) -> None:
+    """Damage what one run has on disk, and kill the node it belongs to, so that someone may need it."""
+    world = cluster.world
+    runs = [run for runs in world.runs.values() for run in runs.values() if run.saved is not None]
+    if runs:
+        run = world.heap.chance.choice(runs)
+        run.damaged = True
+        cluster.kill(cluster.nodes[run.owner])
 
 
 def _store_away(cluster: Cluster, seconds: float) -> None:

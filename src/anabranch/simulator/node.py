@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from anabranch.channel.channel import Channel
-from anabranch.errors import AnabranchError, Diverged
+from anabranch.errors import AnabranchError, Diverged, Superseded
 from anabranch.leading import PACER, Leading
 from anabranch.node_options import NodeOptions
 from anabranch.pacer import PacedSource, Pacer
@@ -160,7 +160,10 @@ class SimNode:
 
     def _look_after(self) -> None:
         for name, unit in list(self.replicas.primaries.items()):
-            if unit.failure() is not None:
+            failure = unit.failure()
+            if failure is not None:
+                if not isinstance(failure, Superseded):
+                    unit.doubt_base()
                 self.replicas.end(name)
 
     def _keep_house(self) -> None:

@@ -166,6 +166,9 @@ class Run:
     origin: tuple[str, int] = ("", -1)
     pending: dict[int, Manifest] = field(default_factory=dict)
     whole_since: int | None = 0
+    # What lies on disk cannot be read; whoever goes on from it finds out when it runs.
+    damaged: bool = False
+    doubted: bool = False
 
     @property
     def whole(self) -> bool:

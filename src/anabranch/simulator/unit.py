@@ -58,6 +58,7 @@ class SimUnit:
         self._gate: Gate | None = None
         self._position = -1
         self._after = -1
+        self._base: Run | None = None
         self._stopped = False
         self._failure: BaseException | None = None
 
@@ -75,6 +76,8 @@ class SimUnit:
             if after > published and not shipped:
                 raise Corrupt(f"{self.name} has state of epoch {after}, but its output ends at {published}")
             self._state = saved.state.copy()
+            self._base = base
+            self.record.damaged = base.damaged
             self.record.saved = saved
             self.record.pending = {manifest.epoch: manifest for manifest in saved.pending if manifest.epoch > published}
             origin, epoch = base.origin
@@ -133,6 +136,8 @@ class SimUnit:
         self._later(self._world.batch_s(self._node), lambda: self._execute(end, rows))
 
     def _execute(self, epoch: int, rows: list[Row]) -> None:
+        if self._base is not None and self._base.damaged and self.batches == 0:
+            raise Corrupt(f"the state of {self._base.name} cannot be read")
         state = self._state.copy()
         done = state.batch(rows, self._world.heap.chance)
         share = self._written(epoch, done)
@@ -203,6 +208,10 @@ class SimUnit:
 
     def failure(self) -> BaseException | None:
         return self.release.superseded or self._failure
+
+    def doubt_base(self) -> None:
+        if self._base is not None and self.batches == 0:
+            self._base.doubted = self.record.doubted = True
 
     def stop(self) -> None:
         self.release.stop()

@@ -86,7 +86,7 @@ class SimWorkshop:
         return unit
 
     def newest_saved(self, name: str, *, owner: str | None) -> int:
-        found = self._node.world.newest(name, owner=owner)
+        found = self._node.world.newest(name, owner=owner, sure=True)
         return -1 if found is None or found.saved is None else found.saved.epoch
 
     def _restored(self, name: str, run: Run) -> None:

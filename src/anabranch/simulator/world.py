@@ -101,17 +101,25 @@ class World:
         self, unit: SimUnit, restore: Callable[[Run], object], *, owner: str | None, fitting: bool
     ) -> Run | None:
         """Return what a new run goes on from; see `runs.choose`."""
-        trusted = self.newest(unit.name, boot=unit.record.boot, owner=owner, fitting=fitting, but=unit.run)
+        trusted = self.newest(unit.name, boot=unit.record.boot, owner=owner, fitting=fitting, but=unit.run, sure=True)
         if trusted is not None:
             return trusted
         restored = Run(f"{unit.run.partition('.')[0]}.00000000", unit.record.owner, unit.record.boot, scratch=False)
         restore(restored)
         if restored.saved is not None:
             return restored
-        return self.newest(unit.name, owner=owner, fitting=fitting, but=unit.run)
+        readable = self.newest(unit.name, owner=owner, fitting=fitting, but=unit.run, sure=True)
+        return readable or self.newest(unit.name, owner=owner, fitting=fitting, but=unit.run)
 
     def newest(
-        self, unit: str, *, boot: int | None = None, owner: str | None = None, fitting: bool = False, but: str = ""
+        self,
+        unit: str,
+        *,
+        boot: int | None = None,
+        owner: str | None = None,
+        fitting: bool = False,
+        but: str = "",
+        sure: bool = False,
     ) -> Run | None:
         found = [
             run
@@ -120,6 +128,7 @@ class World:
             and run.saved is not None
             and run.whole
             and not run.scratch
+            and not (sure and run.doubted)
             and (boot is None or run.boot == boot)
             and (owner is None or run.owner == owner)
             and (not fitting or self._fits(unit, run, run.saved))

@@ -1,4 +1,4 @@
-"""Writes the input of the kill tests: rows out of order, some late but in time, some hopelessly late."""
+"""Input for pipelines that are broken on purpose: rows out of order, some late but in time, some hopelessly late."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DELAY_S = 10
 FILES_BEFORE_TOO_LATE = 8
+TOO_LATE = 0.01
 
 
 def write_input(directory: Path, *, files: int = 48, rows: int = 150, seed: int = 0) -> None:
@@ -26,7 +27,7 @@ def write_input(directory: Path, *, files: int = 48, rows: int = 150, seed: int 
             for index in range(rows):
                 # Each file covers one second of event time (loads: four); rows come up to 8 s late.
                 at_s = (number + index / rows) * share - chance.random() * 8
-                too_late = number >= FILES_BEFORE_TOO_LATE and chance.random() < 0.01
+                too_late = number >= FILES_BEFORE_TOO_LATE and chance.random() < TOO_LATE
                 at = START + timedelta(seconds=at_s) - timedelta(days=1 if too_late else 0)
                 row = {
                     "ts": at.isoformat(timespec="milliseconds"),

@@ -1,0 +1,129 @@
+"""Many runs of chaos, over strategies and kinds of state, with faults drawn from all there are.
+
+Run number *n* is settled by *n* alone: its pipeline, strategy, faults and input. Runs that are in the report already
+are not repeated, so a campaign may be broken off and gone on with. What a run that did not hold left behind is kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anabranch.bench.pipelines as measured_pipelines
+from anabranch.bench.events import write_input
+from anabranch.bench.report import Report, lines_of
+from anabranch.chaos.faults import CATALOGUE
+from anabranch.errors import AnabranchError
+
+_FILE = Path(measured_pipelines.__file__).parent / "broken.py"
+_KINDS = ("windowed", "running", "joined", "chain")
+_STRATEGIES = ("active", "trailing", "passive-gated", "passive-warm", "passive-cold", "upstream", "amnesia")
+# Upstream backup refuses a running count: no epoch could ever be forgotten.
+_REFUSED = {("running", "upstream")}
+_TIMEOUT_S = 1800.0
+
+
+@dataclass(frozen=True)
+class CampaignOptions:
+    """How many runs, and what each consists of."""
+
+    runs: int = 200
+    faults: int = 3
+    seconds: float = 20.0
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run."""
+
+    number: int
+    kind: str
+    strategy: str
+    nodes: int
+    faults: tuple[str, ...]
+
+
+def planned(number: int, options: CampaignOptions) -> Planned:
+    """Return what a run consists of. Pure: kinds and strategies in turn, faults by chance."""
+    pairs = [pair for pair in itertools.product(_KINDS, _STRATEGIES) if pair not in _REFUSED]
+    kind, strategy = pairs[number % len(pairs)]
+    chance = random.Random(number)
+    nodes = chance.choice([2, 2, 2, 3])
+    return Planned(number, kind, strategy, nodes, tuple(chance.sample(sorted(CATALOGUE), options.faults)))
+
+
+def measure(options: CampaignOptions, report: Report, say: Callable[[str], None]) -> dict[str, Any]:
+    """Run what is not in the report yet; return a summary of all runs."""
+    done = {line["run"] for line in lines_of(report.path)}
+    for number in range(options.runs):
+        if number not in done:
+            line = _run(planned(number, options), options, report.path.parent / "broken")
+            report.add(**line)
+            word = "held" if line["held"] else "BROKEN"
+            say(f"run {number}: {line['kind']} by {line['strategy']}, {', '.join(line['faults'])}: {word}")
+    return summary(report)
+
+
+def summary(report: Report) -> dict[str, Any]:
+    """Count what was run, what was injected, and what did not hold."""
+    lines = lines_of(report.path)
+    return {
+        "runs": len(lines),
+        "held": sum(line["held"] for line in lines),
+        "broken": [line["run"] for line in lines if not line["held"]],
+        "faults": dict(Counter(fault for line in lines for fault in line["faults"]).most_common()),
+        "never": sorted(set(CATALOGUE) - {fault for line in lines for fault in line["faults"]}),
+    }
+
+
+def _run(plan: Planned, options: CampaignOptions, kept: Path) -> dict[str, Any]:
+    directory = Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
+    try:
+        write_input(directory, files=120, rows=40, seed=plan.number)
+        environment = {
+            "BENCH_INPUT": str(directory),
+            "BENCH_KIND": plan.kind,
+            "BENCH_STRATEGY": plan.strategy,
+            "BENCH_STORE": f"log:{directory / 'store'}",
+        }
+        command = [sys.executable, "-m", "anabranch.cli.main", "chaos", str(_FILE), "--json"]
+        command += [f"--faults={','.join(plan.faults)}", f"--count={options.faults}", f"--seconds={options.seconds}"]
+        command += [f"--seed={plan.number}", f"--nodes={plan.nodes}", f"--out={directory / 'chaos'}"]
+        verdict = json.loads(_said(command, directory, environment).splitlines()[-1])
+        if not verdict["held"]:
+            shutil.copytree(directory, kept / str(plan.number), dirs_exist_ok=True, symlinks=True)
+        verdict.pop("report", None)
+        return {**verdict, "run": plan.number, "kind": plan.kind, "strategy": plan.strategy, "nodes": plan.nodes}
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _said(command: list[str], directory: Path, environment: dict[str, str]) -> str:
+    """Run a command that has to put things right itself when it is told to end; return what it said."""
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        said, errors = process.communicate(timeout=_TIMEOUT_S)
+    finally:
+        process.terminate()
+        process.wait()
+    if not said.strip():
+        raise AnabranchError("a run of chaos said nothing", hint=errors[-2000:])
+    return said
