@@ -265,7 +265,7 @@ class Chaos:
         batch = total(compared)
         reference = None if judgement is None else judgement.reference
         return {
-            "strategy": sorted({type(one).__name__ for one in self._strategies.values()}) or ["none"],
+            "strategy": ", ".join(sorted({type(one).__name__ for one in self._strategies.values()})) or "none",
             "guarantee": "gap" if self._amnesic else "precise",
             "faults": [line["fault"] for line in self._injected],
             "epochs": max((max(epochs, default=-1) + 1 for epochs in times.values()), default=0),
