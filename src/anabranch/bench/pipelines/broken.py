@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 import anabranch as ab
-from anabranch.bench.pipelines.protected import STRATEGIES
+from anabranch.bench.pipelines.protections import STRATEGIES
 
 COLUMNS = "ts timestamp, key string, value bigint, too_late boolean"
 KIND = os.environ.get("BENCH_KIND", "windowed")
