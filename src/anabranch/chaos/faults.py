@@ -35,6 +35,8 @@ CATALOGUE = {
         Fault("pause", "SIGSTOP of the whole leading node for some seconds", "processes"),
         Fault("pause-jvm", "SIGSTOP of the leading node's JVM behind a live driver", "processes"),
         Fault("pause-driver", "SIGSTOP of the leading node's driver in front of a live JVM", "processes"),
+        Fault("pause-workers", "SIGSTOP of the leading node's Python workers", "processes"),
+        Fault("pause-all", "SIGSTOP of all nodes at the same moment", "processes"),
         Fault("kill-in-start", "SIGKILL of a node that is starting again", "moments"),
         Fault("kill-in-checkpoint", "SIGKILL of the leading node while it writes a checkpoint", "moments"),
         Fault("kill-in-takeover", "SIGKILL of the leading node, then of the one that takes over", "moments"),

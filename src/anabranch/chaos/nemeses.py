@@ -104,6 +104,17 @@ def _pause_driver(scene: Scene, chance: random.Random) -> Done:
     return _pause(scene, chance, {**told(leader), "of": "driver"}, [leader.pid])
 
 
+def _pause_workers(scene: Scene, chance: random.Random) -> Done:
+    leader = scene.leader()
+    return _pause(scene, chance, {**told(leader), "of": "workers"}, parts_of(leader).workers)
+
+
+def _pause_all(scene: Scene, chance: random.Random) -> Done:
+    living = scene.cluster.living()
+    pids = [pid for node in living for pid in parts_of(node).all]
+    return _pause(scene, chance, {"node": "all", "nodes": [node.name for node in living]}, pids)
+
+
 def _pause(scene: Scene, chance: random.Random, whom: Done, pids: list[int]) -> Done:
     seconds = chance.choice(_PAUSES_S)
     _signal(pids, signal.SIGSTOP)
@@ -228,6 +239,8 @@ NEMESES: dict[str, Callable[[Scene, random.Random], Done]] = {
     "pause": _pause_node,
     "pause-jvm": _pause_jvm,
     "pause-driver": _pause_driver,
+    "pause-workers": _pause_workers,
+    "pause-all": _pause_all,
     "kill-in-start": _kill_in_start,
     "kill-in-checkpoint": _kill_in_checkpoint,
     "kill-in-takeover": _kill_in_takeover,
