@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -167,13 +167,3 @@ class Cluster:
                 if entry.name.startswith("epoch-"):
                     found[int(entry.name[len("epoch-") :].partition(".")[0])] = entry.stat().st_mtime
         return found
-
-    def wait(self, seen: Callable[[], object], timeout_s: float) -> bool:
-        """Wait until something is seen, looking after the nodes; say whether it was."""
-        deadline_s = time.monotonic() + timeout_s
-        while not seen():
-            if time.monotonic() > deadline_s:
-                return False
-            self.poll()
-            time.sleep(_LOOK_S)
-        return True

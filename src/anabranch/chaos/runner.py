@@ -115,7 +115,8 @@ class Chaos:
         workload = Workload(
             self._graph, self._scratch, seconds=self._options.seconds + _WARM_UP_S, seed=self._options.seed
         )
-        self._scene = Scene(self._cluster, self._units, list(self._graph.sources), sinks, workload)
+        healed = lambda what: self._history.note("healed", what=what)  # noqa: E731
+        self._scene = Scene(self._cluster, self._units, list(self._graph.sources), sinks, workload, healed)
         self._recorder = Recorder(self._cluster.work_path, self._scratch / "recorded", list(self._graph.sources))
         failed: str | None = None
         try:
@@ -141,8 +142,7 @@ class Chaos:
     def _look(self) -> bool:
         """Look after the nodes; a pipeline that stopped because of damage goes on when that is put right."""
         self._recorder.look()
-        for what in self._scene.put_right():
-            self._history.note("healed", what=what)
+        self._scene.put_right()
         try:
             return self._cluster.poll()
         except NodeEnded as error:
@@ -157,8 +157,7 @@ class Chaos:
         if self._stops > _MOST_STOPS or not damaged:
             raise error
         self._cluster.end()
-        for what in self._scene.put_right(everything=True):
-            self._history.note("healed", what=what)
+        self._scene.put_right(everything=True)
         self._cluster.start()
 
     def _wait(self, seen: Callable[[], object], timeout_s: float, what: str) -> None:
@@ -212,8 +211,7 @@ class Chaos:
             self._say(f"{strike.fault.name}: {done.get('node') or done.get('nodes') or done.get('what') or ''}")
 
     def _finish(self, workload: Workload) -> None:
-        for what in self._scene.put_right(everything=True):
-            self._history.note("healed", what=what)
+        self._scene.put_right(everything=True)
         last = workload.finish()
         self._history.note("all given", files=workload.given())
         self._wait(lambda: all(self._taken(name, file) for name, file in last.items()), _END_S, "all input")

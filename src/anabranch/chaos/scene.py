@@ -42,6 +42,7 @@ class Scene:
     sources: list[str]
     sinks: dict[str, str]
     workload: Workload
+    healed: Callable[[str], object] = lambda _: None
     undos: list[Undo] = field(default_factory=list)
 
     def leader(self, unit: str | None = None) -> Announcement:
@@ -54,9 +55,8 @@ class Scene:
             found[:] = [leader] if leader is not None else []
             return bool(found)
 
-        if not self.cluster.wait(seen, _LEADER_S):
-            raise NotInjected(f"nobody leads {name}")
-        return found[0]
+        with self.moment(seen, f"a node that leads {name}", _LEADER_S):
+            return found[0]
 
     def standby(self, chance: random.Random) -> Announcement:
         """Return a living node that does not lead the last unit."""
@@ -70,13 +70,12 @@ class Scene:
         """Put something right again after some seconds, or at the end."""
         self.undos.append(Undo(time.monotonic() + seconds, what, do))
 
-    def put_right(self, *, everything: bool = False) -> list[str]:
-        """Undo what is due; return what that was."""
-        due = [undo for undo in self.undos if everything or undo.due_s <= time.monotonic()]
-        for undo in due:
+    def put_right(self, *, everything: bool = False) -> None:
+        """Undo what is due."""
+        for undo in [undo for undo in self.undos if everything or undo.due_s <= time.monotonic()]:
             self.undos.remove(undo)
             undo.do()
-        return [undo.what for undo in due]
+            self.healed(undo.what)
 
     @contextmanager
     def moment(self, seen: Callable[[], object], what: str, timeout_s: float = 30.0) -> Iterator[None]:
@@ -88,6 +87,7 @@ class Scene:
                 raise NotInjected(f"{what} was not seen within {timeout_s:.0f} s")
             if time.monotonic() - polled_s > _POLL_S:
                 polled_s = time.monotonic()
+                self.put_right()
                 self.cluster.poll()
             time.sleep(_LOOK_S)
         yield
