@@ -11,11 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anabranch as ab
+from anabranch.channel.channel import Channel, ChannelSpec
+from anabranch.channel.manifest import Manifest, Producer
 from anabranch.chaos import damage
 from anabranch.chaos.faults import CATALOGUE, chosen, schedule
 from anabranch.chaos.history import History, read_history
 from anabranch.chaos.means import missing, possible
 from anabranch.chaos.nemeses import NEMESES
+from anabranch.chaos.recording import Recorder
 from anabranch.chaos.report import write_report
 from anabranch.chaos.scene import NotInjected, Scene
 from anabranch.chaos.workload import Workload
@@ -24,6 +27,7 @@ from anabranch.errors import PipelineError, SourceError
 from anabranch.node_options import NodeOptions
 from anabranch.node_process import decode_options, encode_options
 from anabranch.testing.wait import wait_until
+from anabranch.work import Work
 
 FAULTS = list(CATALOGUE.values())
 
@@ -127,8 +131,7 @@ def test_files_come_bit_by_bit_and_all_of_them_in_the_end(tmp_path):
     assert workload.late(random.Random(0)) is None
     again = workload.duplicate(random.Random(0))
     assert again.startswith("lines: ")
-    last = workload.finish()
-    assert last == {"lines": workload.order["lines"][-1]}
+    workload.finish()
     assert sorted(path.name for path in place.iterdir()) == sorted(workload.order["lines"])
     assert len(workload.order["lines"]) == 21
     assert workload.given() == {"lines": 21}
@@ -144,6 +147,30 @@ def test_a_burst_gives_at_once_what_was_saved_up(tmp_path):
     workload.burst()
     wait_until(lambda: len(workload.order["lines"]) >= 19, 5.0, "everything at once")
     workload.finish()
+
+
+def test_what_was_planned_is_kept_and_tells_what_was_taken(tmp_path):
+    """Also when the run has trimmed it; a file is taken when its last whole line, or its last row group, is."""
+    work = Work.create(tmp_path / "work")
+    source = ab.read_text(tmp_path)
+    spec = ChannelSpec("lines", source.raw_schema(), source.spec())
+    channel = Channel.create(work.channel_path("lines"), spec)
+    recorder = Recorder(tmp_path / "work", tmp_path / "recorded", ["lines"])
+    file = tmp_path / "000.txt"
+    file.write_text("one\ntwo\nhalf")
+    assert not recorder.took("lines", file)
+    for epoch, end in enumerate((4, 8)):
+        pieces = [{"file": "000.txt", "start": 0, "end": end, "crc": 0}]
+        channel.release(Manifest(epoch, Producer("pacer", "n", 0), 0.0, planned={"pieces": pieces}))
+        recorder.look()
+        assert recorder.took("lines", file) == (end == 8)
+    channel.trim(0)
+    assert recorder.complete()
+    assert recorder.recorded.channel("lines").manifest(0) is not None
+    groups = [{"file": "a.parquet", "start": 0, "end": 2, "groups": 3}]
+    channel.release(Manifest(2, Producer("pacer", "n", 0), 0.0, planned={"pieces": groups}))
+    recorder.look()
+    assert not recorder.took("lines", tmp_path / "a.parquet")
 
 
 def test_a_source_without_files_is_refused(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from anabranch.channel.channel import Channel
 from anabranch.errors import AnabranchError
@@ -16,6 +17,8 @@ class Recorder:
         self._work = work
         self._sources = sources
         self._channels: dict[str, Channel] = {}
+        # The last piece that was taken of every file, by source.
+        self._pieces: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in sources}
         self.recorded = Work.create(recorded)
 
     def look(self) -> None:
@@ -30,8 +33,17 @@ class Recorder:
                     manifest = channel.manifest(epoch)
                     if manifest is not None:
                         mine.release(manifest)
+                        for piece in (manifest.planned or {}).get("pieces", []):
+                            self._pieces[name][piece["file"]] = piece
             except (AnabranchError, OSError):
                 continue  # not there yet, or just being damaged: the next look sees it
+
+    def took(self, source: str, file: Path) -> bool:
+        """Say whether a source has taken all of a file: every row group, or every line that is whole."""
+        piece = self._pieces[source].get(file.name, {"end": 0})
+        if "groups" in piece:
+            return bool(piece["end"] >= piece["groups"])
+        return bool(piece["end"] >= file.read_bytes().rfind(b"\n") + 1)
 
     def complete(self) -> bool:
         """Say whether no plan was missed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from anabranch.chaos.means import missing, possible
 from anabranch.chaos.recording import Recorder
 from anabranch.chaos.scene import NotInjected, Scene
 from anabranch.chaos.workload import Workload
+from anabranch.elsewhere import input_path
 from anabranch.errors import AnabranchError, PipelineError
 from anabranch.launcher import NodeEnded
 from anabranch.loading import load_pipeline
@@ -94,6 +94,7 @@ class Chaos:
             retain_epochs="all" if self._amnesic else _RETAINED_EPOCHS,
         )
         self._stops = 0
+        self._untaken: dict[str, list[str]] = {}
         self._injected: list[dict[str, Any]] = []
         means = {need for strike in self._strikes for need in strike.fault.needs}
         self._cluster = Cluster(self._node_options, options.nodes, self._scratch, means)
@@ -212,9 +213,10 @@ class Chaos:
 
     def _finish(self, workload: Workload) -> None:
         self._scene.put_right(everything=True)
-        last = workload.finish()
+        workload.finish()
         self._history.note("all given", files=workload.given())
-        self._wait(lambda: all(self._taken(name, file) for name, file in last.items()), _END_S, "all input")
+        self._untaken = {name: list(names) for name, names in workload.order.items()}
+        self._wait(self._all_taken, _END_S, "all input")
         self._say("all input taken; stopping in order …")
         deadline_s = time.monotonic() + _END_S
         asked_s = 0.0
@@ -229,14 +231,13 @@ class Chaos:
             time.sleep(_LOOK_S)
         self._history.note("ended")
 
-    def _taken(self, source: str, file: str) -> bool:
-        channel = self._recorder.recorded.channel(source)
-        last = channel.last_epoch()
-        for epoch in range(last, max(-1, last - 300), -1):
-            manifest = channel.manifest(epoch)
-            if manifest is not None and file in json.dumps(manifest.planned):
-                return True
-        return False
+    def _all_taken(self) -> bool:
+        """Say whether everything that was given is part of an epoch."""
+        for source, names in self._untaken.items():
+            place = input_path(self._scratch, source)
+            while names and self._recorder.took(source, place / names[-1]):
+                names.pop()
+        return not any(self._untaken.values())
 
     # The verdict
 

@@ -70,8 +70,8 @@ class Workload:
         """Begin to give."""
         self._thread.start()
 
-    def finish(self) -> dict[str, str]:
-        """Give what is left; return the last file of every source."""
+    def finish(self) -> None:
+        """Give what is left."""
         self._ending.set()
         self._resting.clear()
         self._thread.join()
@@ -80,7 +80,6 @@ class Workload:
                 for path in [*self._waiting[name], *self._late[name]]:
                     self._give(name, path)
                 self._waiting[name], self._late[name] = [], []
-        return {name: names[-1] for name, names in self.order.items()}
 
     def given(self) -> Mapping[str, int]:
         """Return how many files every source was given."""
