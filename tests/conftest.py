@@ -50,3 +50,13 @@ def small_disk(tmp_path):
         yield place
     finally:
         subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """The place of a unit that runs without Spark, on a disk that is flushed at no cost."""
+    from unit_lives import Home, execute
+
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr("anabranch.unit.written", execute)
+    return Home(tmp_path)

@@ -7,7 +7,6 @@ against it in a process of their own. They pass on the real package, as the suit
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from changed_package import changed_package
+
 TESTS = Path(__file__).parent
-PACKAGE = TESTS.parent / "src" / "anabranch"
 FAILED = 1
 
 
@@ -234,11 +234,7 @@ RULES = [
 @pytest.mark.parametrize("without", RULES, ids=[without.rule for without in RULES])
 def test_a_missing_rule_is_noticed(tmp_path, without):
     """Every rule has a test that fails when the rule is taken out."""
-    copy = tmp_path / "src" / "anabranch"
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    text = (copy / without.path).read_text()
-    assert text.count(without.old) == 1, f"the code of the rule is no longer found in {without.path}"
-    (copy / without.path).write_text(text.replace(without.old, without.new))
+    copy = changed_package(tmp_path, without.path, without.old, without.new)
     options = ["-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:randomly"]
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *(str(TESTS / name) for name in without.tests.split())],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.simulator.history import run
-from test_rules import PACKAGE
+from changed_package import PACKAGE, changed_package
 
 HISTORIES = int(os.environ.get("ANABRANCH_HISTORIES", "2000"))
 # Seeds of histories that once broke a promise, or the simulator.
@@ -210,11 +209,7 @@ def test_every_promise_is_kept():
 @pytest.mark.parametrize("broken", VARIANTS, ids=[broken.rule for broken in VARIANTS])
 def test_a_broken_variant_is_caught(tmp_path, broken):
     """Some history breaks a promise when a rule is taken out: the checks can fail."""
-    copy = tmp_path / "src" / "anabranch"
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    text = (copy / broken.path).read_text()
-    assert text.count(broken.old) == 1, f"the code of the rule is no longer found in {broken.path}"
-    (copy / broken.path).write_text(text.replace(broken.old, broken.new))
+    copy = changed_package(tmp_path, broken.path, broken.old, broken.new)
     ended = simulated(
         copy, broken.seed, broken.seed + MOST_HISTORIES, "--until-broken", "--jobs", str(os.cpu_count() or 1)
     )

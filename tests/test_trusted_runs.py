@@ -1,25 +1,13 @@
 """Which runs of a unit are gone on from: whole, readable, of this boot if there is a store."""
 
 import json
-import os
 import shutil
 
 import pytest
 
 from anabranch.errors import Corrupt
 from anabranch.runs import newest_commit
-from unit_lives import Home, Life, execute
-
-
-@pytest.fixture(autouse=True)
-def _without_spark(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr("anabranch.unit.written", execute)
-
-
-@pytest.fixture
-def home(tmp_path):
-    return Home(tmp_path)
+from unit_lives import Life
 
 
 def test_a_state_that_is_not_whole_is_not_gone_on_from(home):

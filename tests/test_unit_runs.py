@@ -13,18 +13,7 @@ from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.manifest import Manifest, Producer
 from anabranch.errors import Corrupt, Misaligned, Trimmed
 from anabranch.runs import new_run, newest_commit
-from unit_lives import SCHEMA, Crash, Home, Life, execute
-
-
-@pytest.fixture(autouse=True)
-def _without_spark(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr("anabranch.unit.written", execute)
-
-
-@pytest.fixture
-def home(tmp_path):
-    return Home(tmp_path)
+from unit_lives import SCHEMA, Crash, Life
 
 
 def test_run_ids_are_new_and_sort_by_age(tmp_path):
