@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.failures import MOST_FAILURES_WITHOUT_PROGRESS, Failure, judge
+from anabranch.failures import MOST_FAILURES_WITHOUT_PROGRESS, Failure, judge, of_files
 
 FIRST = Failure("r000000.aaaaaaaa", 7, "ZeroDivisionError: division by zero")
 
@@ -56,3 +56,10 @@ def test_judging_changes_nothing():
     history = [failed(0)]
     judge(history, failed(1))
     assert history == [failed(0)]
+
+
+def test_files_are_not_doubted_for_what_rows_did():
+    """A malformed row and an input that is gone say nothing of the state that a query began with."""
+    assert of_files("py4j.protocol.Py4JJavaError: An error occurred while calling o1.collectToPython.")
+    assert not of_files("malformed row in source 'events' (a.jsonl, line 3): {")
+    assert not of_files("anabranch.errors.Trimmed: slot 2 is at or below the floor 4")

@@ -56,8 +56,10 @@ def test_a_run_that_could_not_be_begun_with_is_doubted(home):
     third.unit.doubt_base()
     assert newest_commit(home.directory, sure=True)[0] == first.unit.run
     assert newest_commit(home.directory)[0] == third.unit.run
-    first.unit.directory.joinpath("doubted").touch()
+    first.unit.directory.joinpath("doubted").write_text("0")
     assert home.unit().prepare() == 1, "there is nothing else"
+    third.whole(2, 1)
+    assert newest_commit(home.directory, sure=True)[0] == third.unit.run, "it has gone on since"
 
 
 def test_files_of_an_earlier_boot_are_not_trusted(home, monkeypatch):

@@ -34,6 +34,11 @@ def judge(history: list[Failure], failure: Failure) -> Literal["restart", "fail"
     return "fail" if len(history) + 1 >= MOST_FAILURES_WITHOUT_PROGRESS else "restart"
 
 
+def of_files(error: str) -> bool:
+    """Say whether a query may have failed of the files that it began with: not if it was of rows, or of their absence."""
+    return not error.startswith(MALFORMED) and "Trimmed" not in error
+
+
 def poison(unit: str, failure: Failure) -> AnabranchError:
     """Return the error of a unit that failed twice in the same way."""
     hint = "fix the cause, then run again; it goes on with the same epoch"

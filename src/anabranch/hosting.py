@@ -23,7 +23,7 @@ from anabranch.channel.manifest import Manifest
 from anabranch.delivery import Delivery
 from anabranch.durable import write_atomic
 from anabranch.errors import Diverged, Superseded
-from anabranch.failures import MALFORMED, Failure, judge, poison, sink_failure
+from anabranch.failures import MALFORMED, Failure, judge, of_files, poison, sink_failure
 from anabranch.keeper.surroundings import Surroundings
 from anabranch.keeping import Keepers
 from anabranch.leading import PACER
@@ -179,7 +179,8 @@ class Hosting:
         self._setup.note("failed", unit=name, epoch=failure.epoch, error=failure.error)
         if judge(history, failure) == "fail":
             raise poison(name, failure) from error
-        unit.doubt_base()
+        if of_files(failure.error):
+            unit.doubt_base()
         write_atomic(path, json.dumps([asdict(past) for past in [*history, failure]]).encode())
         self.replicas.end(name)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.channel.channel import Channel
 from anabranch.channel.manifest import Manifest, Producer
 from anabranch.errors import PipelineError, Trimmed
+from anabranch.failures import of_files
 from anabranch.plans import BuiltSegment, spark_message
 from anabranch.setup import Setup
 from anabranch.strategies.strategy import (
@@ -212,8 +213,10 @@ class Replicas:
         standby = self.standbys.get(name)
         failure = standby.unit.failure() if standby is not None else None
         if standby is not None and failure is not None:
-            self._setup.note("standby failed", unit=name, error=spark_message(failure))
-            standby.unit.doubt_base()
+            reason = spark_message(failure)
+            self._setup.note("standby failed", unit=name, error=reason)
+            if of_files(reason):
+                standby.unit.doubt_base()
             self._no_standby_until_s[name] = now_s + _NO_STANDBY_S
             self._end_standby(name)
             return

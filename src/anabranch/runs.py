@@ -3,7 +3,7 @@
 boot      the start of the operating system that the run belongs to: Spark flushes none of its files
 owner     the node that runs it; only that node removes it, when it has begun another
 scratch   there if the run only warmed a node up: its state is nobody's
-doubted   there if a query that went on from it failed before it had run anything: its files may be damaged
+doubted   the epoch of the state on which a query failed before it had run anything: the files may be damaged
 whole     there if the run began without state: since which epoch its state is the right one, empty if it is not yet
 """
 
@@ -75,13 +75,15 @@ def newest_commit(
             continue
         if owner is not None and _read(path / _OWNER) != owner:
             continue
-        if (path / _SCRATCH).exists() or (sure and (path / _DOUBTED).exists()):
+        if (path / _SCRATCH).exists():
             continue
         try:
             commit = last_commit(path / "checkpoint")
         except (Corrupt, OSError):
             if not sure:
                 raise
+            continue
+        if sure and commit is not None and _read(path / _DOUBTED) == str(commit.epoch):
             continue
         if commit is not None and _whole(path, commit.epoch) and (fits is None or fits(path, commit)):
             found.append((commit.epoch, run, commit))
@@ -98,13 +100,14 @@ def choose(
     *,
     owner: str | None = None,
     fits: Fits | None = None,
+    floor: int = -1,
 ) -> tuple[str, Commit] | None:
     """Return what a new run goes on from: the newest run that can be trusted, or a version that `restore` brings back.
 
-    `restore(directory)` makes the directory of a run, or nothing.
+    `restore(directory)` makes the directory of a run, or nothing. What lies before the floor of an input is of no use.
     """
     trusted = newest_commit(directory, boot=boot_id(), owner=owner, fits=fits, sure=True)
-    if trusted is not None:
+    if trusted is not None and trusted[1].epoch >= floor:
         return trusted
     # Run ids sort by age: this one is older than the run that goes on from it.
     name = f"{run.partition('.')[0]}.00000000"
@@ -112,16 +115,18 @@ def choose(
     path.parent.mkdir(parents=True, exist_ok=True)
     restore(path)
     commit = last_commit(path / "checkpoint")
-    if commit is not None:
+    if commit is not None and commit.epoch >= floor:
         return name, commit
     readable = newest_commit(directory, owner=owner, fits=fits, sure=True)
-    return readable or newest_commit(directory, owner=owner, fits=fits)
+    if readable is not None and readable[1].epoch >= floor:
+        return readable
+    return newest_commit(directory, owner=owner, fits=fits)
 
 
-def doubt(run: Path) -> None:
-    """Note that a query could not go on from a run's files: the next one takes others, if there are any."""
+def doubt(run: Path, epoch: int) -> None:
+    """Note that a query could not go on from a run's state of an epoch: the next one takes another, if there is one."""
     with contextlib.suppress(FileNotFoundError):
-        write_advisory(run / _DOUBTED, b"")
+        write_advisory(run / _DOUBTED, str(epoch).encode())
 
 
 def note_whole(run: Path, since: int | None) -> None:

@@ -97,7 +97,7 @@ class Unit:
         self._started = threading.Event()
         self._internals: QueryInternals | None = None
         self._commit: Commit | None = None
-        self._base: Path | None = None
+        self._base: tuple[Path, int] | None = None
         self._inputs = Inputs(self.directory, {name: place.inputs[name].path for name in built.leaves})
         self.query: StreamingQuery | None = None
 
@@ -111,14 +111,15 @@ class Unit:
         """
         home, output = self._place.directory, self._place.output
         shipped = self._place.release == "shipped"
-        base = choose(home, self.run, restore, owner=owner, fits=partial(fits, output) if shipped else None)
+        fitting = partial(fits, output) if shipped else None
+        base = choose(home, self.run, restore, owner=owner, fits=fitting, floor=self.input_floor())
         make_run(home, self.run, self._place.node, scratch=self.scratch)
         published = output.last_epoch()
         if base is None:
             after = self._first_epoch() - 1
         else:
             run, self._commit = base
-            self._base = home / "runs" / run
+            self._base = home / "runs" / run, self._commit.epoch
             after = self._commit.epoch
             if after > published and not shipped:
                 raise Corrupt(
@@ -314,8 +315,9 @@ class Unit:
     def doubt_base(self) -> None:
         """Doubt the files that this run went on from, if it failed before it had run anything."""
         if self._base is not None and self.batches == 0:
-            doubt(self._base)
-            doubt(self.directory)
+            base, epoch = self._base
+            doubt(base, epoch)
+            doubt(self.directory, epoch)
 
     def stop(self) -> None:
         """End the query; an unfinished epoch is executed again by the next run."""

@@ -174,7 +174,9 @@ def _slow(cluster: Cluster, seconds: float) -> None:
 def _damage(cluster: Cluster) -> None:
     """Damage what one run has on disk, and kill the node it belongs to, so that someone may need it."""
     world = cluster.world
-    runs = [run for runs in world.runs.values() for run in runs.values() if run.saved is not None]
+    # Without a stored version there would be nothing to go on from.
+    stored = [runs for unit, runs in world.runs.items() if unit in world.store.versions]
+    runs = [run for runs in stored for run in runs.values() if run.saved is not None]
     if runs:
         run = world.heap.chance.choice(runs)
         run.damaged = True

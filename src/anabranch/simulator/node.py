@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from anabranch.channel.channel import Channel
 from anabranch.errors import AnabranchError, Diverged, Superseded
+from anabranch.failures import of_files
 from anabranch.leading import PACER, Leading
 from anabranch.node_options import NodeOptions
 from anabranch.pacer import PacedSource, Pacer
@@ -162,7 +163,7 @@ class SimNode:
         for name, unit in list(self.replicas.primaries.items()):
             failure = unit.failure()
             if failure is not None:
-                if not isinstance(failure, Superseded):
+                if not isinstance(failure, Superseded) and of_files(f"{type(failure).__name__}: {failure}"):
                     unit.doubt_base()
                 self.replicas.end(name)
 

@@ -168,7 +168,7 @@ class Run:
     whole_since: int | None = 0
     # What lies on disk cannot be read; whoever goes on from it finds out when it runs.
     damaged: bool = False
-    doubted: bool = False
+    doubted: int | None = None
 
     @property
     def whole(self) -> bool:

@@ -59,6 +59,7 @@ class SimUnit:
         self._position = -1
         self._after = -1
         self._base: Run | None = None
+        self._begun = -1
         self._stopped = False
         self._failure: BaseException | None = None
 
@@ -76,7 +77,7 @@ class SimUnit:
             if after > published and not shipped:
                 raise Corrupt(f"{self.name} has state of epoch {after}, but its output ends at {published}")
             self._state = saved.state.copy()
-            self._base = base
+            self._base, self._begun = base, saved.epoch
             self.record.damaged = base.damaged
             self.record.saved = saved
             self.record.pending = {manifest.epoch: manifest for manifest in saved.pending if manifest.epoch > published}
@@ -211,7 +212,7 @@ class SimUnit:
 
     def doubt_base(self) -> None:
         if self._base is not None and self.batches == 0:
-            self._base.doubted = self.record.doubted = True
+            self._base.doubted = self.record.doubted = self._begun
 
     def stop(self) -> None:
         self.release.stop()

@@ -102,14 +102,17 @@ class World:
     ) -> Run | None:
         """Return what a new run goes on from; see `runs.choose`."""
         trusted = self.newest(unit.name, boot=unit.record.boot, owner=owner, fitting=fitting, but=unit.run, sure=True)
-        if trusted is not None:
+        floor = unit.input_floor()
+        if trusted is not None and _reaches(trusted, floor):
             return trusted
         restored = Run(f"{unit.run.partition('.')[0]}.00000000", unit.record.owner, unit.record.boot, scratch=False)
         restore(restored)
-        if restored.saved is not None:
+        if _reaches(restored, floor):
             return restored
         readable = self.newest(unit.name, owner=owner, fitting=fitting, but=unit.run, sure=True)
-        return readable or self.newest(unit.name, owner=owner, fitting=fitting, but=unit.run)
+        if readable is not None and _reaches(readable, floor):
+            return readable
+        return self.newest(unit.name, owner=owner, fitting=fitting, but=unit.run)
 
     def newest(
         self,
@@ -128,7 +131,7 @@ class World:
             and run.saved is not None
             and run.whole
             and not run.scratch
-            and not (sure and run.doubted)
+            and not (sure and run.doubted == run.saved.epoch)
             and (boot is None or run.boot == boot)
             and (owner is None or run.owner == owner)
             and (not fitting or self._fits(unit, run, run.saved))
@@ -200,3 +203,7 @@ class World:
     def violate(self, what: str) -> None:
         """Note that a promise was broken."""
         self.violations.append(f"at {self.heap.now_s:.2f} s: {what}")
+
+
+def _reaches(run: Run, floor: int) -> bool:
+    return run.saved is not None and run.saved.epoch >= floor
