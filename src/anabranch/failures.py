@@ -35,7 +35,7 @@ def judge(history: list[Failure], failure: Failure) -> Literal["restart", "fail"
 
 
 def of_files(error: str) -> bool:
-    """Say whether a query may have failed of the files that it began with: not if it was of rows, or of their absence."""
+    """Say whether a query may have failed of the files it began with: not if it was of rows, or of their absence."""
     return not error.startswith(MALFORMED) and "Trimmed" not in error
 
 
