@@ -40,13 +40,6 @@ VARIANTS = [
         "    while end < published and not (end + 2 <= published and late(end + 2)):",
     ),
     Broken(
-        "1 merging: epochs with late rows are merged",
-        "strategies/strategy.py",
-        "    if late(at + 1) or late(at + 2):\n        return end\n"
-        "    while end + 1 < published and not late(end + 2):",
-        "    while end + 1 < published:",
-    ),
-    Broken(
         "1 merging: what must not be merged is",
         "replicas.py",
         "mergeable=built.unmergeable is None,",
@@ -138,13 +131,6 @@ VARIANTS = [
         "self._applied[name] = epoch\n            any_",
     ),
     Broken(
-        "12 a replica that failed is left as it is",
-        "replicas.py",
-        "        if standby is not None and standby.unit.failure() is not None:\n            self._end_standby(name)\n"
-        "            standby = None\n",
-        "",
-    ),
-    Broken(
         "replay: a gate opens one epoch further than it was told",
         "channel/inputs.py",
         "        if self.at_once > begun:\n            return self.at_once\n",
@@ -161,18 +147,6 @@ VARIANTS = [
         "roles.py",
         "    return view.suspicion\n",
         "    return None\n",
-    ),
-    Broken(
-        "fencing: a node that was too late holds the role all the same",
-        "lease.py",
-        "        if not claim.won:\n",
-        "        if claim is None:\n",
-    ),
-    Broken(
-        "replay: whoever takes over goes on from a state that is not whole yet",
-        "publishing.py",
-        "        self._compare_from = self.whole_since = compare_from\n",
-        "        self._compare_from = compare_from\n",
     ),
 ]
 
