@@ -36,7 +36,7 @@ def checkpoint(scene: Scene, chance: random.Random) -> Done:
 
 
 def store(scene: Scene, chance: random.Random) -> Done:
-    """Damage the newest files of the stores, take away what nodes have themselves, and kill all of them."""
+    """Damage one of the newest files of the stores, and kill all nodes."""
     files = [path for path in store_path(scene.cluster.scratch).rglob("*") if path.is_file() and path.stat().st_size]
     if not files:
         raise NotInjected("nothing is stored yet")

@@ -48,7 +48,7 @@ CATALOGUE = {
             "read-only", "the leading node sees a read-only work directory for some seconds", "disk", ("namespaces",)
         ),
         Fault("full-disk", "the disk of the work directory is full for some seconds", "disk", ("mounts",)),
-        Fault("full-node", "the leading node can write no file any more", "disk", ("limits",)),
+        Fault("full-node", "the leading node can write no file any more", "disk"),
         Fault("slow-disk", "every flush to disk takes a node a tenth of a second longer", "disk", ("strace",)),
         Fault("clock", "the clock of the leading node is stepped by up to an hour", "clock", ("faketime",)),
         Fault("cut", "nodes do not hear each other for some seconds", "network", ("iptables", "standby")),

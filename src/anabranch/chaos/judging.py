@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from anabranch.elsewhere import input_path, output_path
 from anabranch.node_options import NodeOptions
 from anabranch.oracle import batch
-from anabranch.oracle.compare import NOTHING, Verdict, compare
-from anabranch.oracle.reference import replay
+from anabranch.oracle.compare import NOTHING, Verdict
+from anabranch.oracle.reference import by_epoch, replay
 from anabranch.pipeline import Graph
 from anabranch.sources import CsvFiles, JsonlFiles, TextFiles
 from anabranch.work import Work
@@ -55,26 +55,10 @@ def judge(
         again = replayed.result()
     verdict, differing = NOTHING, {}
     for name, node in graph.sinks.items():
-        one, epochs = _by_reference(again, node.stream, output_path(scratch, name))
-        verdict += one
-        differing[name] = epochs
+        verdicts = list(by_epoch(again, node.stream, output_path(scratch, name)))
+        verdict = sum((one for _, one in verdicts), verdict)
+        differing[name] = [epoch for epoch, one in verdicts if not one.exact]
     return Judgement(verdict, differing, compared)
-
-
-def _by_reference(reference: Work, stream: str, directory: Path) -> tuple[Verdict, list[int]]:
-    """Compare every epoch that was delivered with the same epoch of the run without faults."""
-    channel = reference.channel(stream)
-    files = {int(path.stem.removeprefix("epoch-")): path for path in directory.glob("epoch-*.parquet")}
-    verdict, differing = NOTHING, []
-    empty = channel.spec.schema.empty_table()
-    for epoch in range(max([*files, channel.last_epoch()]) + 1):
-        expected = channel.table(epoch)
-        found = pq.read_table(files[epoch]) if epoch in files else empty
-        one = compare(empty if expected is None else expected, found, where=f"{stream} epoch {epoch}")
-        verdict += one
-        if not one.exact:
-            differing.append(epoch)
-    return verdict, differing
 
 
 def _by_batch(

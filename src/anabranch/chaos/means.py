@@ -33,7 +33,6 @@ def missing(graph: Graph, strategies: Iterable[Strategy | None], nodes: int) -> 
         "regating": None if any(_gated(one) for one in held) else "no segment has a gated standby",
         "namespaces": _first(root, "it takes root", _runs("unshare", "-m", "true"), "unshare -m does not work here"),
         "mounts": _first(root, "it takes root", shutil.which("mount") is not None, "mount is not installed"),
-        "limits": None if shutil.which("prlimit") else "prlimit is not installed",
         "strace": None if shutil.which("strace") else "strace is not installed",
         "faketime": None if faketime() else "libfaketime is not installed",
         "iptables": _first(root, "it takes root", _runs("iptables", "-L", "-n"), "iptables does not work here"),

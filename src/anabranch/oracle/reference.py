@@ -8,6 +8,7 @@ channels are compared, epoch by epoch, with what was delivered.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,13 +46,15 @@ def replay(options: NodeOptions, work: Path) -> Work:
 
 def check_parquet(reference: Work, name: str, directory: Path) -> Verdict:
     """Compare every epoch of one channel with the files that a Parquet sink delivered."""
+    return sum((verdict for _, verdict in by_epoch(reference, name, directory)), NOTHING)
+
+
+def by_epoch(reference: Work, name: str, directory: Path) -> Iterator[tuple[int, Verdict]]:
+    """Yield every epoch of one channel with how the file compares that a Parquet sink delivered."""
     channel = reference.channel(name)
-    verdict = NOTHING
     files = {int(path.stem.removeprefix("epoch-")): path for path in directory.glob("epoch-*.parquet")}
-    last = max([*files, channel.ledger.last() or 0])
-    for epoch in range(last + 1):
+    empty = channel.spec.schema.empty_table()
+    for epoch in range(max([*files, channel.ledger.last() or 0]) + 1):
         expected = channel.table(epoch)
-        empty = channel.spec.schema.empty_table()
         found = pq.read_table(files[epoch]) if epoch in files else empty
-        verdict += compare(empty if expected is None else expected, found, where=f"{name} epoch {epoch}")
-    return verdict
+        yield epoch, compare(empty if expected is None else expected, found, where=f"{name} epoch {epoch}")
