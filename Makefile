@@ -17,6 +17,7 @@ JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 PYTHON ?=
 
 test: lint java
+	-$(BIN)/anabranch prepare
 	$(BIN)/python -m pytest
 
 lint: $(STAMP)
@@ -29,7 +30,7 @@ demo: $(STAMP) java
 
 soak: $(STAMP) java
 	ANABRANCH_STORE_KILLS=200 $(BIN)/python -m pytest tests/test_stores.py -k killed --timeout=0
-	$(BIN)/python -m pytest -m soak tests/soak -p no:randomly -s --timeout=0
+	$(BIN)/python -m pytest -m soak tests -p no:randomly -s --timeout=0
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

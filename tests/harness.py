@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from anabranch.errors import Trimmed
 from anabranch.processes import kill_session
 from anabranch.status import nodes_of
 from anabranch.testing.wait import wait_until
@@ -75,8 +77,11 @@ class Running:
     def taken_in(self, source: str, name: str) -> bool:
         """Say whether a file is part of an epoch of a source."""
         channel = self.work.channel(source)
-        epochs = range(max(0, channel.last_epoch() - 200), channel.last_epoch() + 1)
-        return any(name in json.dumps(channel.manifest(epoch).planned) for epoch in epochs)
+        for epoch in range(max(0, channel.last_epoch() - 200), channel.last_epoch() + 1):
+            with contextlib.suppress(Trimmed):
+                if name in json.dumps(channel.manifest(epoch).planned):
+                    return True
+        return False
 
     def events(self, kind: str) -> list[dict[str, object]]:
         """Return what the history says of a kind."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.channel.channel import Channel, ChannelSpec
-from anabranch.channel.manifest import Manifest, Producer
+from anabranch.channel.manifest import Manifest, Part, Producer
 from anabranch.channel.parts import PartWriter
 from anabranch.channel.reader import ReadOptions, stream
 from anabranch.clock import SystemClock
@@ -32,23 +33,31 @@ def one_step(inputs: Iterable[str], function: Callable[..., DataFrame], output_m
 
 
 def build(
-    spark: SparkSession, segment: Segment, channels: Path, schemas: dict[str, pa.Schema], run_directory: Path
+    spark: SparkSession,
+    segment: Segment,
+    channels: Path,
+    schemas: dict[str, pa.Schema],
+    run_directory: Path,
+    ways: int = 2,
 ) -> BuiltSegment:
     """Build a segment, as a node does before it starts anything."""
     frames = {
-        name: stream(spark, ReadOptions(channels / name, 2, run_directory=run_directory, input_name=name), schema)
+        name: stream(spark, ReadOptions(channels / name, ways, run_directory=run_directory, input_name=name), schema)
         for name, schema in schemas.items()
     }
     return build_segment(spark, segment, frames)
 
 
-def publish(channel: Channel, epoch: int, rows: list[dict], *, incomplete: bool = False) -> None:
-    """Publish an epoch by hand."""
-    parts = ()
-    if rows:
-        writer = PartWriter(channel.parts / f"{epoch}-hand-0-{epoch}.arrow", channel.spec.schema)
-        writer.write(pa.RecordBatch.from_pylist(rows, schema=channel.spec.schema))
-        parts = (writer.close(),)
+def publish(
+    channel: Channel, epoch: int, rows: list[dict], *, incomplete: bool = False, cuts: tuple[int, ...] = ()
+) -> None:
+    """Publish an epoch by hand, as one part or cut at some rows into several."""
+    parts: tuple[Part, ...] = ()
+    for number, (start, end) in enumerate(itertools.pairwise((0, *cuts, len(rows)))):
+        if end > start:
+            writer = PartWriter(channel.parts / f"{epoch}-hand-{number}-{epoch}.arrow", channel.spec.schema)
+            writer.write(pa.RecordBatch.from_pylist(rows[start:end], schema=channel.spec.schema))
+            parts += (writer.close(),)
     producer = Producer("hand", "hand", 0)
     manifest = Manifest(epoch, producer, 0.0, rows=len(rows), parts=parts, incomplete=incomplete)
     channel.release(manifest)
@@ -73,6 +82,7 @@ class Bench:
         }
         self.schemas = inputs
         self.segment = one_step(inputs, function, output_mode)
+        self.ways = 2
         self.output: Channel | None = None
         self.diverged: list[Exception] = []
 
@@ -91,7 +101,10 @@ class Bench:
         """Make a new run of the unit, and start nothing."""
         home = self.directory / "units" / "result"
         run = new_run(home)
-        built = build(self.spark, self.segment, self.directory / "channels", self.schemas, home / "runs" / run)
+        built = build(
+            self.spark, self.segment, self.directory / "channels", self.schemas, home / "runs" / run, self.ways
+        )
+        self.built = built
         self.output = Channel.create(self.directory / "channels" / "result", ChannelSpec("result", built.schema))
         place = UnitPlace(home, self.inputs, self.output)
         events = UnitEvents(released=released, diverged=self.diverged.append)

@@ -68,14 +68,13 @@ class Made:
     def deliver(self, epoch, table):
         pq.write_table(table, self.directory / "out" / f"epoch-{epoch:012d}.parquet")
 
-    def compared(self):
+    def given(self):
         place = str(self.directory / "events")
-        given = Given(
-            self.spark.read.schema(SCHEMA).json(place),
-            self.spark.readStream.schema(SCHEMA).json(place),
-            tuple(self.order),
-        )
-        return check(self.spark, self.graph, {"events": given}, {self.sink: self.directory / "out"})[self.sink]
+        frame = self.spark.read.schema(SCHEMA).json(place)
+        return {"events": Given(frame, self.spark.readStream.schema(SCHEMA).json(place), tuple(self.order))}
+
+    def compared(self):
+        return check(self.spark, self.graph, self.given(), {self.sink: self.directory / "out"})[self.sink]
 
 
 def window_row(start_s, key, n, mean):
@@ -139,6 +138,34 @@ def test_rows_that_may_be_late_leave_their_windows_undecided(spark, tmp_path, dr
     assert compared.undecided == 1
     made.deliver(2, windows((0, "b", 1, 9.0), (20, "a", 1, 4.0)))
     assert not made.compared().verdict.exact
+
+
+def test_an_undecided_window_is_there_and_there_once(spark, tmp_path):
+    """Its values may be either; that it has rows which were not late is certain."""
+    made = Made(spark, tmp_path, counted)
+    made.give((1, "a", 1))
+    made.give((21, "a", 4))
+    made.give((3, "a", 3), (4, "c", 1))
+    made.give((40, "a", 4))
+    made.deliver(2, windows((20, "a", 1, 4.0)))
+    verdict = made.compared().verdict
+    assert (verdict.lost, verdict.duplicated + verdict.wrong) == (1, 0), "of the window of c all rows may be late"
+    made.deliver(1, windows((0, "a", 1, 1.0), (0, "a", 2, 2.0)))
+    verdict = made.compared().verdict
+    assert (verdict.lost, verdict.duplicated + verdict.wrong) == (0, 1)
+
+
+def test_sources_that_a_sink_does_not_read_are_left_alone(spark, tmp_path):
+    """They may have no event time at all, or another one."""
+    made = Made(spark, tmp_path, counted)
+    made.give((1, "a", 1))
+    made.give((15, "a", 4))
+    made.deliver(1, windows((0, "a", 1, 1.0)))
+    other = spark.createDataFrame([("x",)], "name string")
+    given = {**made.given(), "users": Given(other, other)}
+    compared = check(spark, made.graph, given, {made.sink: tmp_path / "out"})[made.sink]
+    assert compared.verdict.exact
+    assert compared.verdict.expected == 1
 
 
 def test_in_update_mode_the_last_row_of_a_key_counts(spark, tmp_path):

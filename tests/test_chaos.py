@@ -83,13 +83,15 @@ def test_every_fault_has_someone_to_carry_it_out():
 def test_what_cannot_be_done_says_why(tmp_path):
     """A fault that needs what is not there is left out, by name."""
     graph = pipeline(tmp_path)
-    lacking = missing(graph, [ab.ActiveStandby()], 1)
+    lacking = missing(graph, [ab.ActiveStandby()], 1, "local[1]")
     able, unable = possible(FAULTS, lacking)
-    assert unable["cut"] == "it takes --nodes 2 or more"
+    assert "it takes --nodes 2 or more" in unable["cut"]
     assert unable["damage-store"] == "no segment is kept in a store"
     assert unable["kill-in-regating"] == "no segment has a gated standby"
     assert {fault.name for fault in able} | set(unable) == set(CATALOGUE)
-    assert "standby" not in missing(graph, [ab.PassiveStandby(store="log:x")], 2)
+    assert unable["kill-executors"].startswith("in local mode")
+    there = missing(graph, [ab.PassiveStandby(store="log:x")], 2, "local-cluster[1,1,1024]")
+    assert not {"standby", "store", "executors"} & set(there)
 
 
 # The same pipeline, elsewhere
@@ -191,7 +193,7 @@ def test_what_is_damaged_can_be_put_back(tmp_path, seed):
         path.write_bytes(bytes(range(100)))
     (tmp_path / "link").hardlink_to(files[0])
     scene = Scene(SimpleNamespace(scratch=tmp_path), ["unit"], [], {}, None)
-    hit = damage._damage(scene, random.Random(seed), files, 2)
+    hit = damage._damage(scene, random.Random(seed), files, 2, of="unit")
     assert len(hit) == 2
     changed = [path for path in files if not path.exists() or path.read_bytes() != bytes(range(100))]
     assert len(changed) == 2
@@ -203,11 +205,26 @@ def test_what_is_damaged_can_be_put_back(tmp_path, seed):
     assert (tmp_path / "link").read_bytes() == bytes(range(100))
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_what_was_written_since_is_left_alone(tmp_path, seed):
+    """Putting the old content back would be another fault, and nobody would know of it."""
+    path = tmp_path / "log"
+    path.write_bytes(bytes(range(100)))
+    said = []
+    scene = Scene(SimpleNamespace(scratch=tmp_path), ["unit"], [], {}, None, healed=said.append)
+    damage._damage(scene, random.Random(seed), [path], 1, of="unit")
+    assert scene.undos[0].names == ("unit", "log")
+    path.write_bytes(b"something newer")
+    scene.put_right(everything=True)
+    assert path.read_bytes() == b"something newer"
+    assert said == ["log put back: left alone, it was written since"]
+
+
 def test_damage_without_files_is_none(tmp_path):
     """A fault that found nothing was not injected."""
     scene = Scene(SimpleNamespace(scratch=tmp_path), ["unit"], [], {}, None)
     with pytest.raises(NotInjected):
-        damage._damage(scene, random.Random(0), [tmp_path / "gone"], 1)
+        damage._damage(scene, random.Random(0), [tmp_path / "gone"], 1, of="unit")
 
 
 # The report

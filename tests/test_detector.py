@@ -3,7 +3,7 @@
 import pytest
 
 from anabranch.clock import ManualClock
-from anabranch.detector import Limits, NodeWatch, Progress, ProgressWatch
+from anabranch.detector import Limits, NodeWatch, Progress, ProgressWatch, Rounds
 
 # Eighths of a second add up without a remainder.
 STEP_S = 0.125
@@ -77,6 +77,23 @@ def test_a_node_that_answers_but_hangs_is_suspected(node):
     assert node.after(1, heard=2.0) == (STEP_S, "hanging for 2.0 s")
 
 
+def test_a_main_loop_hangs_when_it_is_busy_for_too_long():
+    """At once if it does not come round; after a minute if it has something to do that may take long."""
+    clock = ManualClock()
+    rounds = Rounds(clock)
+    clock.advance(500.0)
+    assert rounds.hanging_s() == 0.0, "it has not begun"
+    rounds.looked()
+    clock.advance(3.0)
+    assert rounds.hanging_s() == 3.0
+    with rounds.busy():
+        clock.advance(59.0)
+        assert rounds.hanging_s() == 0.0
+        clock.advance(10.0)
+        assert rounds.hanging_s() == 9.0
+    assert rounds.hanging_s() == 0.0
+
+
 def test_a_node_that_is_slow_to_answer_is_given_longer(node):
     """On a busy machine answers take long, and silence must be longer than that; it shortens again afterwards."""
     node.watch.heard(0.0, node.clock.steady_s(), 0.25)
@@ -108,6 +125,32 @@ def test_a_node_that_acts_lives_though_it_is_not_heard(node):
         assert node.watch.suspicion(node.clock.steady_s()) is None
     node.after(5, heard=0.0)
     assert node.after(5)[0] == 3 * STEP_S, "it was heard again"
+
+
+def test_what_is_seen_just_after_a_death_is_no_sign_of_life(node):
+    """The ledgers show the last things that a node did a moment after its process was found dead."""
+    node.after(5, heard=0.0)
+    node.watch.refused()
+    for _ in range(4):
+        assert node.after(STEP_S) == (STEP_S, "dead: nobody listens at its address")
+        node.watch.acted()
+
+
+def test_a_node_that_acts_lives_though_it_is_refused(node):
+    """Something between the two refuses: from then on that is silence, or they would depose each other without end."""
+    node.after(5, heard=0.0)
+    node.watch.refused()
+    for _ in range(12):
+        assert node.after(STEP_S) is not None
+    node.watch.acted()
+    node.watch.refused()
+    assert node.after(60)[0] == 5.0
+    node.watch.acted()
+    node.watch.refused()
+    assert node.after(60)[0] == 10.0
+    node.after(1, heard=0.0)
+    node.watch.refused()
+    assert node.after(5)[0] == STEP_S, "it was heard since, and is dead now"
 
 
 def test_what_is_published_counts_like_an_answer(node):
@@ -172,6 +215,7 @@ def test_patience_doubles_with_generations_that_publish_nothing():
         waits.append(some.after(1_000, Progress(generation, 9, 8))[0])
     assert waits == [30.0, 60.0, 120.0, 240.0]
     some.after(STEP_S, Progress(5, 9, 9))
+    assert some.after(1_000, Progress(5, 10, 9))[0] <= 30.0, "it works by now, and hangs"
     some.after(STEP_S, Progress(6, 10, 9))
     assert some.after(1_000, Progress(6, 10, 9))[0] == 30.0
 

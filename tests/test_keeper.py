@@ -90,6 +90,37 @@ def test_every_version_comes_back_as_it_was(keep, tmp_path):
             kept.checkpoint.snapshot()
 
 
+def test_a_version_that_waits_for_its_producer_is_not_replaced(keep):
+    """A producer whose store is slow would otherwise always be behind the newest commit, and nothing be kept at all."""
+    ceiling = [0]
+    kept = keep({"a": MemoryStore()}, ceiling=lambda: ceiling[0])
+    kept.ship(0)
+    for epoch in range(1, 6):
+        kept.checkpoint.commit(epoch)
+        kept.keeper.look()
+    assert kept.keeper.shipped_epoch() == 0
+    ceiling[0] = 3
+    wait_until(lambda: kept.keeper.shipped_epoch() == 1, TIMEOUT_S, "the version that waited")
+    kept.keeper.look()
+    assert kept.keeper.counters()["a"].waiting_epoch == 5
+    ceiling[0] = 5
+    wait_until(lambda: kept.keeper.shipped_epoch() == 5, TIMEOUT_S, "the next one")
+
+
+def test_noted_watermarks_belong_to_a_version(keep):
+    """If those of the commit are gone, there is a newer one: a version without them could not be started."""
+    kept = keep({"a": MemoryStore()})
+    (kept.run_directory / "watermarks").mkdir()
+    (kept.run_directory / "watermarks" / "0").write_text("[1, 2]")
+    kept.ship(0)
+    kept.checkpoint.commit(1)
+    kept.keeper.look()
+    assert kept.keeper.counters()["a"].waiting_epoch == 0
+    (kept.run_directory / "watermarks" / "2").write_text("[3, 4]")
+    kept.ship(2)
+    assert [epoch for _, epoch in kept.shipped] == [0, 2]
+
+
 def test_old_versions_are_collected(keep):
     """The store keeps two versions and the files they name; nothing else stays, here or there."""
     store = MemoryStore()

@@ -45,6 +45,21 @@ def test_without_a_snapshot_all_changelogs_are_needed(checkpoint):
     assert {path for path in found if "/_" in path} == {*("state/0/_metadata/metadata", "state/0/0/_metadata/schema")}
 
 
+def test_commits_that_spark_forgot_are_not_missed(checkpoint):
+    """Where snapshots are slow to come, state is needed of which the commit is gone: what is there once is it."""
+    for epoch in range(4):
+        checkpoint.commit(epoch)
+    for batch_id in range(2):
+        (checkpoint.path / "commits" / str(batch_id)).unlink()
+    found = CommitContents(checkpoint.path).files(3)
+    assert names(found) == ["1.changelog", "2.changelog", "3.changelog", "4.changelog"]
+    assert {path for path in found if path.startswith("commits")} == {"commits/2", "commits/3"}
+    other = checkpoint.stores[0] / "1_00000000-0000-0000-0000-000000000000.changelog"
+    other.write_bytes(b"of a batch that was never committed")
+    with pytest.raises(Corrupt, match="commits/0 is missing"):
+        CommitContents(checkpoint.path).files(3)
+
+
 def test_a_snapshot_ends_the_chain(checkpoint):
     """Behind the newest snapshot nothing is needed; it brings its own files."""
     for epoch in range(5):

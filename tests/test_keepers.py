@@ -36,6 +36,10 @@ class KeptRun:
     run: str
     settled: bool = True
     released: list[int] = field(default_factory=list)
+    at: int = 0
+
+    def committed(self):
+        return self.at
 
     def release_shipped(self, up_to):
         self.released.append(up_to)
@@ -105,6 +109,119 @@ def test_a_store_that_cannot_be_tidied_does_not_stop_the_pipeline(tmp_path, url,
     home.run("r000001.00000002", 4)
     assert home.notes == ["not tidied", "not tidied"]
     assert namespaces(url, "") == ["orders-111111111111/counts/r000001.00000002"]
+
+
+def test_a_store_that_failed_once_is_opened_again(tmp_path, url, monkeypatch):
+    """A log whose flush failed refuses every later write; keeping goes on with another handle on it."""
+    opened, real = [], keeping.open_store
+
+    class FailsOnce:
+        """A store that does not know, after one failure, what is on its disk."""
+
+        def __init__(self, store):
+            self._store = store
+            self.broken = False
+
+        def write(self, batch):
+            self.broken = self.broken or len(opened) == 1
+            if self.broken:
+                raise StoreError("a flush failed")
+            self._store.write(batch)
+
+        def close(self):
+            self._store.close()
+
+    def open_store(*place):
+        opened.append(FailsOnce(real(*place)))
+        return opened[-1]
+
+    monkeypatch.setattr(keeping, "open_store", open_store)
+    Home(tmp_path / "home", url, "1" * 32).run("r000000.00000001", 3)
+    assert len(opened) == 2
+
+
+@pytest.mark.parametrize(("units", "every"), [(1, 40), (3, 20), (9, 8)])
+def test_versions_are_due_before_a_row_of_units_waits_for_itself(units, every):
+    """A version waits for those of the units before it: each adds an interval to what the last one is behind."""
+    strategy = PassiveStandby(store="log:x", every=40, most_behind=80)
+    assert strategy.trigger(units).every_epochs == every
+    assert (units + 1) * every <= 80
+
+
+def test_a_younger_run_is_never_dropped(tmp_path, url):
+    """It may lead by now, also if what it has kept is no newer: a run that was thought dead goes on for a while."""
+    home = Home(tmp_path / "home", url, "1" * 32)
+    home.run("r000001.00000002", 2)
+    home.run("r000000.00000001", 4)
+    assert len(namespaces(url, "")) == 2
+
+
+def test_what_a_run_left_that_kept_nothing_whole_is_dropped(tmp_path, url):
+    """It was killed before its first version was complete: pieces without a record."""
+    home = Home(tmp_path / "home", url, "1" * 32)
+    store = open_store(url, "orders-111111111111/counts/r000000.00000001")
+    store.write({"files/half": b"of it"})
+    store.close()
+    home.run("r000001.00000002", 1)
+    assert namespaces(url, "") == ["orders-111111111111/counts/r000001.00000002"]
+
+
+def test_a_namespace_that_cannot_be_opened_hides_no_other(tmp_path, url):
+    """Neither when versions are looked for, nor when former runs are dropped, which goes on."""
+    home = Home(tmp_path / "home", url, "1" * 32)
+    home.run("r000000.00000001", 2)
+    place = tmp_path / "store" / "orders-111111111111" / "counts" / "r000000.00000001"
+    for path in place.glob("*.log"):
+        path.unlink()
+    home.run("r000001.00000002", 3)
+    assert find_versions([url])["counts"][0].version.epoch == 2
+    restored = home.keepers.restore("counts", tmp_path / "restored")
+    assert (restored.run, restored.epoch) == ("r000001.00000002", 2)
+
+
+def test_a_damaged_version_gives_way_to_the_one_before(tmp_path, url):
+    """And if no whole one is left, that is noted, and there may be files on disk to go on from."""
+    home = Home(tmp_path / "home", url, "1" * 32)
+    home.run("r000000.00000001", 3)
+    newest, before = find_versions([url])["counts"][:2]
+    old = {file.path for file in before.version.files}
+    own = [file for file in newest.version.files if file.path not in old]
+    store = open_store(url, newest.namespace)
+    store.write(dict.fromkeys(key for file in own for key in file.keys()))  # noqa: SIM118  a method
+    store.close()
+    assert home.keepers.restore("counts", tmp_path / "restored").epoch == before.version.epoch
+    store = open_store(url, newest.namespace)
+    store.write(dict.fromkeys(key for key in store.keys() if key.startswith("files/")))  # noqa: SIM118  a method
+    store.close()
+    assert home.keepers.restore("counts", tmp_path / "again") is None
+    assert home.notes == ["not restored"]
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_new_run_is_not_behind_what_former_ones_kept(tmp_path, url):
+    """Its own first version may take long; input is not held for what the store has already."""
+    home = Home(tmp_path / "home", url, "1" * 32, most_behind=3)
+    home.keepers.know(set(), lambda _: 5000)
+    home.keepers.begin(KeptRun("counts", "r000000.00000001"), (), NOTHING_AROUND)
+    assert home.keepers.kept_epoch("counts") == 5000
+    assert home.keepers.unkept({"counts": 5003}) is None
+    assert home.keepers.unkept({"counts": 5004}) == "counts"
+    home.keepers.finish(in_order=False)
+
+
+def test_a_pipeline_that_begins_is_told_that_its_store_is_of_no_use(tmp_path, url, monkeypatch):
+    """It might ship nothing for hours; one that goes on does so without it."""
+    home = Home(tmp_path / "home", url, "1" * 32)
+
+    def open_store(*_, **__):
+        raise StoreError("read-only")
+
+    monkeypatch.setattr(keeping, "open_store", open_store)
+    with pytest.raises(StoreError, match="read-only"):
+        home.keepers.begin(KeptRun("counts", "r000000.00000001", at=-1), (), NOTHING_AROUND)
+    home.keepers.begin(KeptRun("counts", "r000000.00000002", at=7), (), NOTHING_AROUND)
+    assert home.notes == ["store away"]
+    home.keepers.finish(in_order=False)
 
 
 def test_a_store_that_is_away_is_opened_later(tmp_path, url, monkeypatch):

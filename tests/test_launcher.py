@@ -16,8 +16,8 @@ from anabranch.agent import Agent
 from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.manifest import Manifest, Producer
 from anabranch.clock import ManualClock
-from anabranch.errors import Corrupt, InUse
-from anabranch.launcher import MOST_DEATHS_WITHOUT_PROGRESS, Fleet, Launcher, NodeEnded
+from anabranch.errors import Corrupt, InUse, SinkError, StoreError
+from anabranch.launcher import AWAY_S, MOST_DEATHS_WITHOUT_PROGRESS, Fleet, Launcher, NodeEnded
 from anabranch.node_options import NodeOptions
 from anabranch.node_process import EXIT_CRASHED, decode_options, error_path
 from anabranch.work import Announcement, Work
@@ -243,7 +243,8 @@ def test_where_others_go_on_a_node_is_started_again_later(tmp_path, processes):
 def test_a_node_with_damaged_files_does_not_take_the_others_along(tmp_path, processes):
     """They have files of their own; the last one that finds its files damaged ends the run."""
     options = NodeOptions(file=tmp_path / "orders.py", work=tmp_path / "work")
-    fleet = Fleet(options, 2)
+    clock = ManualClock()
+    fleet = Fleet(options, 2, clock=clock)
 
     def end(number, code):
         record = {"message": f"file {number} is torn", "hint": "", "exit_code": code, "trace": ""}
@@ -252,12 +253,43 @@ def test_a_node_with_damaged_files_does_not_take_the_others_along(tmp_path, proc
 
     end(1, Corrupt.exit_code)
     assert fleet.poll()
-    assert [error.message for error in fleet.damaged.values()] == ["file 1 is torn"]
+    assert [error.message for error in fleet.away.values()] == ["file 1 is torn"]
+    clock.advance(AWAY_S - 1)
     assert fleet.poll()
-    assert len(processes.started) == 2, "it is not started again"
+    assert len(processes.started) == 2, "it is not started again at once"
     end(2, Corrupt.exit_code)
     with pytest.raises(NodeEnded, match="file 2 is torn"):
         fleet.poll()
+
+
+@pytest.mark.parametrize("kind", [Corrupt, SinkError, StoreError])
+def test_a_node_whose_machine_failed_it_comes_back(tmp_path, processes, kind):
+    """A full disk has room again some time; each time that it has not, the node is left alone for longer."""
+    options = NodeOptions(file=tmp_path / "orders.py", work=tmp_path / "work")
+    clock = ManualClock()
+    fleet = Fleet(options, 2, clock=clock)
+
+    def end():
+        record = {"message": "no space left", "hint": "", "exit_code": kind.exit_code, "trace": ""}
+        error_path(options.work, "node-1").write_text(json.dumps(record))
+        [process for process in processes.started if "node-1" in process.arguments[-1]][-1].code = kind.exit_code
+
+    for pause_s in (AWAY_S, 2 * AWAY_S, 4 * AWAY_S):
+        end()
+        assert fleet.poll()
+        assert list(fleet.away) == [0]
+        before = len(processes.started)
+        clock.advance(pause_s - 1)
+        assert fleet.poll()
+        assert len(processes.started) == before
+        clock.advance(1)
+        assert fleet.poll()
+        assert len(processes.started) == before + 1
+        assert not fleet.away
+    end()
+    fleet.poll()
+    processes.started[1].code = 0
+    assert not fleet.poll(), "nobody waits for a node that is away"
 
 
 def test_an_error_of_the_pipeline_ends_all(tmp_path, processes):

@@ -150,7 +150,7 @@ def test_what_was_written_is_in_the_graph():
     pipe.protect(guarantee="precise")
     graph = pipe.graph()
     pipe.step("counts")(named("later"))
-    assert (graph.name, graph.settings, graph.guarantee) == ("orders", settings, "precise")
+    assert (graph.name, graph.settings, graph.guarantees) == ("orders", settings, {None: "precise"})
     step = graph.steps["counts"]
     assert (step.inputs, step.connector, step.output_mode) == (("lines",), True, "update")
     assert list(graph.steps) == ["counts"]

@@ -10,11 +10,13 @@ from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.manifest import Manifest, Part, Producer
 from anabranch.channel.writer import Planned
 from anabranch.checkpoint import Commit
+from anabranch.choosing import acceptable, fits
 from anabranch.clock import ManualClock
 from anabranch.errors import Deposed, Superseded
 from anabranch.keeper.version import KeptFile, Version
-from anabranch.pending import Pending, acceptable, fits, origin_at, pending_files
+from anabranch.pending import Pending, origin_at, pending_files
 from anabranch.releasing import Releasing
+from anabranch.runs import RunDirectory
 from anabranch.testing.wait import wait_until
 
 RUN, OTHER = "r000001.aaaaaaaa", "r000002.bbbbbbbb"
@@ -165,10 +167,17 @@ def test_state_fits_if_its_epoch_was_published_by_its_run(output, runs):
     """And not if another run published it, nor if it is unknown."""
     output.release(manifest(0))
     output.release(manifest(1, "2", run=OTHER))
-    assert fits(output, runs / RUN, commit(0))
-    assert not fits(output, runs / RUN, commit(1))
-    assert fits(output, runs / OTHER, commit(1))
-    assert not fits(output, runs / RUN, commit(2))
+    assert fits(output, RunDirectory(runs / RUN), 0)
+    assert not fits(output, RunDirectory(runs / RUN), 1)
+    assert fits(output, RunDirectory(runs / OTHER), 1)
+    assert not fits(output, RunDirectory(runs / RUN), 2)
+
+
+def test_a_batch_over_nothing_is_no_state(output, runs):
+    """Spark commits one before there is an epoch: it can be gone on from until something is published."""
+    assert fits(output, RunDirectory(runs / RUN), -1)
+    output.release(manifest(0))
+    assert not fits(output, RunDirectory(runs / RUN), -1)
 
 
 def test_state_ahead_fits_if_everything_in_between_is_pending(output, runs):
@@ -176,13 +185,13 @@ def test_state_ahead_fits_if_everything_in_between_is_pending(output, runs):
     output.release(manifest(0))
     pending = Pending(runs / RUN)
     pending.add(manifest(1))
-    assert fits(output, runs / RUN, commit(1))
+    assert fits(output, RunDirectory(runs / RUN), 1)
     pending.add(manifest(3))
-    assert not fits(output, runs / RUN, commit(3))
+    assert not fits(output, RunDirectory(runs / RUN), 3)
     pending.add(manifest(2))
-    assert fits(output, runs / RUN, commit(3))
+    assert fits(output, RunDirectory(runs / RUN), 3)
     output.release(manifest(1, "2", run=OTHER))
-    assert not fits(output, runs / RUN, commit(3)), "another history has begun"
+    assert not fits(output, RunDirectory(runs / RUN), 3), "another history has begun"
 
 
 def test_a_run_that_has_only_begun_has_the_state_of_its_predecessor(output, runs):
@@ -195,10 +204,10 @@ def test_a_run_that_has_only_begun_has_the_state_of_its_predecessor(output, runs
     Pending(third).inherit(runs / OTHER, commit(1), published=0)
     for run in (runs / OTHER, third):
         assert [one.epoch for one in Pending(run).manifests()] == [1]
-        assert fits(output, run, commit(1))
+        assert fits(output, RunDirectory(run), 1)
     output.release(manifest(1))
-    assert fits(output, third, commit(1))
-    assert not fits(output, third, commit(0))
+    assert fits(output, RunDirectory(third), 1)
+    assert not fits(output, RunDirectory(third), 0)
     assert [origin_at(third, epoch) for epoch in (0, 1)] == [third.name, RUN]
 
 

@@ -12,7 +12,7 @@ from anabranch import workshop
 from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.manifest import Manifest, Producer
 from anabranch.clock import ManualClock
-from anabranch.errors import Corrupt, PipelineError
+from anabranch.errors import Corrupt
 from anabranch.node_options import NodeOptions
 from anabranch.replicas import Replicas
 from anabranch.setup import Setup
@@ -110,7 +110,7 @@ class Place:
         monkeypatch.setattr(Setup, "note", lambda _, kind, **fields: self.notes.append((kind, fields)))
         built = SimpleNamespace(segment=segment, span=span, unmergeable=unmergeable)
         plan = SimpleNamespace(built=built, run="r000000.00000000")
-        assembly = SimpleNamespace(build_all=lambda: {"counts": plan}, build=lambda _: plan)
+        assembly = SimpleNamespace(plans={"counts": plan}, make=lambda: None, build=lambda _: plan)
         monkeypatch.setattr(workshop, "Unit", self.unit)
         self.replicas = Replicas(setup, workshop.Workshop(setup, None, assembly, None, lambda *_: None))
         self.replicas.assemble()
@@ -299,10 +299,3 @@ def test_a_primary_whose_predecessor_goes_on_catches_up(place):
     unit.at = 10
     node.reconcile(4)
     assert sum(told[0] == "follow" for told in unit.told) == 1
-
-
-def test_what_a_strategy_cannot_do_is_refused_before_anything_runs(place):
-    """With the reason, and what to do instead."""
-    with pytest.raises(PipelineError, match=r"by TrailingStandby: .* uses a list") as caught:
-        place(TrailingStandby(), unmergeable="a list")
-    assert "ActiveStandby" in caught.value.hint

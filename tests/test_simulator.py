@@ -15,9 +15,10 @@ from anabranch.simulator.history import run
 from changed_package import PACKAGE, changed_package
 
 HISTORIES = int(os.environ.get("ANABRANCH_HISTORIES", "2000"))
-# Seeds of histories that once broke a promise, or the simulator.
+# Seeds of histories that once broke a promise, or the simulator. A seed means another history when more or fewer things
+# are left to chance than before; what the older ones found has tests or broken variants of its own.
 ONCE_BROKEN = (6, 12, 22, 35, 57, 64, 81, 343, 463, 934, 942, 1056, 1350, 10528, 10734, 11185, 11204)
-BROKEN, KEPT = 1, 0
+BROKEN, KEPT = 3, 0
 MOST_HISTORIES = 3000
 
 
@@ -118,6 +119,25 @@ VARIANTS = [
         "        found.update(before[:0])\n",
     ),
     Broken(
+        "9 versions: a run's state is gone on from whoever published its epoch",
+        "choosing.py",
+        "return _producer(output, epoch) in (run.name, made_by(run, epoch))",
+        "return True",
+    ),
+    Broken(
+        "9 versions: a state is gone on from though other rows were published of what it has pending",
+        "choosing.py",
+        "    if any(not _agrees(output, manifest) for manifest in pending if manifest.epoch <= published):\n"
+        "        return False\n",
+        "",
+    ),
+    Broken(
+        "9 versions: a state that is not whole is gone on from",
+        "choosing.py",
+        "    whole = since is not None and epoch >= since\n",
+        "    whole = True\n",
+    ),
+    Broken(
         "11 pacing: positions are noted one epoch ahead",
         "pacer.py",
         "paced.channel.note_position(self.last_epoch,",
@@ -188,3 +208,4 @@ def test_a_broken_variant_is_caught(tmp_path, broken):
         copy, broken.seed, broken.seed + MOST_HISTORIES, "--until-broken", "--jobs", str(os.cpu_count() or 1)
     )
     assert ended.returncode == BROKEN, ended.stdout[-2000:] + ended.stderr[-2000:]
+    assert json.loads(ended.stdout.splitlines()[0])["violations"], "a promise is named that was broken"

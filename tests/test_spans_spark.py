@@ -3,7 +3,8 @@
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
-from anabranch.spans import NO_STATE, state_span
+from anabranch.guarantee.plan_tree import plan_tree
+from anabranch.spans import NO_STATE, combined, operator_spans
 
 pytestmark = pytest.mark.spark
 BOTH_WAYS = "e.key = l.key AND l.ts BETWEEN e.ts - INTERVAL 2 SECONDS AND e.ts + INTERVAL 3 SECONDS"
@@ -29,6 +30,13 @@ BOUNDED = {
     "tumbling windows": (lambda e: timely(e).groupBy(F.window("ts", "10 seconds"), "key").count(), "append", 10_000),
     "sliding windows": (lambda e: timely(e).groupBy(F.window("ts", "1 minute", "3 seconds")).count(), "update", 60_000),
     "event time itself": (lambda e: timely(e).groupBy("ts").count(), "append", 0),
+    # Begun when the window was, forgotten when it ends.
+    "distinct rows in windows": (
+        lambda e: timely(e).select(F.window("ts", "10 minutes"), "key").dropDuplicates(["window", "key"]),
+        "append",
+        600_000,
+    ),
+    "distinct rows with their time": (lambda e: timely(e).dropDuplicates(["ts", "key"]), "append", 0),
     # Spark keeps the rows of a join a millisecond longer than the condition needs.
     "an interval join": (lambda e: near(e, "inner", BOTH_WAYS), "append", 3_001),
     "an outer join": (lambda e: near(e, "leftOuter", BOTH_WAYS), "append", 3_001),
@@ -36,6 +44,13 @@ BOUNDED = {
 UNBOUNDED = {
     "a running count": (lambda e: e.groupBy("key").count(), "update", "without a tumbling or sliding window"),
     "windows without a watermark": (lambda e: e.groupBy(F.window("ts", "10 seconds")).count(), "update", "watermark"),
+    # Spark forgets by a column with a watermark, not by what is derived from one.
+    "hours": (lambda e: timely(e).groupBy(F.date_trunc("hour", "ts")).count(), "update", "watermark"),
+    "starts of windows": (
+        lambda e: timely(e).withColumn("w", F.window("ts", "10 seconds")).groupBy("w.start").count(),
+        "update",
+        "watermark",
+    ),
     "complete mode": (lambda e: timely(e).groupBy(F.window("ts", "10 seconds")).count(), "complete", "complete"),
     "sessions": (lambda e: timely(e).groupBy(F.session_window("ts", "9 seconds")).count(), "append", "window"),
     "a join on a key": (lambda e: near(e, "inner", "e.key = l.key"), "append", "does not bound"),
@@ -57,7 +72,8 @@ UNBOUNDED = {
 
 
 def span_of(spark, frame, mode):
-    return state_span(spark.sparkContext._jvm, frame._jdf.queryExecution().analyzed(), mode)
+    analyzed = frame._jdf.queryExecution().analyzed()
+    return combined(operator_spans(spark.sparkContext._jvm, analyzed, plan_tree(frame), mode))
 
 
 @pytest.mark.parametrize("case", BOUNDED)

@@ -49,7 +49,8 @@ def channel_of(work, name, *rows, source=False):
 
 def test_a_new_directory_has_a_status(work):
     """Before anything ran there is nothing to show, and no error."""
-    assert collect(work) == {"pipeline": None, "nodes": [], "channels": [], "failovers": [], "events": []}
+    nothing = {"pipeline": None, "nodes": [], "promises": {}, "channels": [], "failovers": [], "events": []}
+    assert collect(work) == nothing
 
 
 def test_channels_show_their_extent_and_readers(work):

@@ -25,9 +25,12 @@ LAYERS = (
         "sources sinks channel keeper guarantee pipeline segments settings lease detector roles placement "
         "checkpoint execution merging spans plans failures loading elsewhere strategies takeovers metrics"
     ),
-    "unit publishing runs pending releasing session worker_daemon planner pacing pacer delivery keeping",
+    (
+        "unit publishing runs pending choosing releasing session class_archive worker_daemon planner pacing pacer "
+        "delivery keeping"
+    ),
     "leading upkeep workshop node node_options node_process hosting replicas setup agent peers work assembly presence",
-    "oracle launcher reading status watching rebuilding doctor",
+    "oracle launcher reading status watching rebuilding doctor preparation",
     "cli chaos bench testing simulator",
 )
 LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names.split()}

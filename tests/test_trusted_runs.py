@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from anabranch.channel.manifest import Manifest, Producer
 from anabranch.errors import Corrupt
 from anabranch.runs import newest_commit
 from unit_lives import Life
@@ -40,6 +41,11 @@ def test_damaged_files_are_gone_on_from_only_if_there_are_no_others(home):
     shutil.rmtree(old.unit.directory)
     for run in set(home.runs()) - {new.unit.run}:
         shutil.rmtree(home.directory / "runs" / run)
+    assert home.unit().prepare() == -1, "nothing is trimmed: it begins anew"
+    for channel in home.inputs.values():
+        for epoch in range(3):
+            channel.release(Manifest(epoch, Producer("pacer", "n", 0), 1.0, 0, planned={}))
+        channel.trim(0)
     with pytest.raises(Corrupt):
         home.unit().prepare()
 
@@ -57,7 +63,7 @@ def test_a_run_that_could_not_be_begun_with_is_doubted(home):
     assert newest_commit(home.directory, sure=True)[0] == first.unit.run
     assert newest_commit(home.directory)[0] == third.unit.run
     first.unit.directory.joinpath("doubted").write_text("0")
-    assert home.unit().prepare() == 1, "there is nothing else"
+    assert home.unit().prepare() == -1, "nothing is trimmed: it begins anew"
     third.whole(2, 1)
     assert newest_commit(home.directory, sure=True)[0] == third.unit.run, "it has gone on since"
 

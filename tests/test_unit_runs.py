@@ -6,6 +6,7 @@ A crash is a life that ends early.
 
 import itertools
 import os
+import time
 
 import pytest
 
@@ -167,6 +168,19 @@ def test_replaced_runs_go_once_the_new_one_has_their_state(home):
     heir.unit.declare_safe()
     assert home.runs() == [heir.unit.run]
     assert os.listdir(home.inputs["a"].path / "acks" / "counts").count(f"{old.unit.run}.json") == 0
+
+
+def test_what_a_start_left_unfinished_goes_with_the_replaced_runs(home):
+    """If it is older than any start takes; another node may just be making a run."""
+    first = Life(home)
+    first.whole(0, 1)
+    runs = first.unit.directory.parent
+    for name, age_s in ((".tmp-r000000.00000000", 3600), (".tmp-r000000.00000001", 5), (".tmp-r000009.00000000", 3600)):
+        (runs / name / "checkpoint").mkdir(parents=True)
+        os.utime(runs / name, (time.time() - age_s,) * 2)
+    second = Life(home)
+    second.unit.remove_former_runs()
+    assert sorted(path.name for path in runs.glob(".tmp-*")) == [".tmp-r000000.00000001", ".tmp-r000009.00000000"]
 
 
 def test_a_replaced_run_does_not_remove_its_heir(home):

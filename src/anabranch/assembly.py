@@ -41,6 +41,7 @@ class Assembly:
         self._segments = segments
         self._work = work
         self._specs: dict[str, ChannelSpec] = {}
+        self.plans: dict[str, Plan] = {}
         self.work_id = ""
 
     def check(self, *, sinks: bool = True) -> None:
@@ -52,26 +53,30 @@ class Assembly:
             sink.sink.check(known.get("id"))
 
     def build_all(self) -> dict[str, Plan]:
-        """Build every segment, compare with the work directory, and make the channels."""
+        """Build every segment, in memory."""
         for name, node in self._graph.sources.items():
             self._specs[name] = ChannelSpec(name, node.source.raw_schema(), node.source.spec())
         plans = {}
         for name in self._segments:
-            plans[name] = self.build(name)
+            plans[name] = self.build(name, twice=True)
             self._specs[name] = ChannelSpec(name, plans[name].built.schema)
-        self.work_id = self._work.pin(self._identity(plans))
-        for name, spec in self._specs.items():
-            Channel.create(self._work.channel_path(name), spec)
+        self.plans = plans
         return plans
 
-    def build(self, name: str) -> Plan:
+    def make(self) -> None:
+        """Compare what was built with the work directory, and make or open the channels."""
+        self.work_id = self._work.pin(self._identity(self.plans))
+        for name, spec in self._specs.items():
+            Channel.create(self._work.channel_path(name), spec)
+
+    def build(self, name: str, *, twice: bool = False) -> Plan:
         """Build one segment for a new run, in any thread: steps may ask for the active session."""
         activate(self._spark)
         segment = self._segments[name]
         unit_path = self._work.unit_path(name)
         run = new_run(unit_path)
         frames = {read: self._input(segment, read, unit_path / "runs" / run) for read in segment.inputs}
-        return Plan(run, build_segment(self._spark, segment, frames))
+        return Plan(run, build_segment(self._spark, segment, frames, twice=twice))
 
     def _input(self, segment: Segment, name: str, run_directory: Path) -> DataFrame:
         spec = self._specs[name]

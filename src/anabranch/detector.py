@@ -13,7 +13,11 @@ may be short. Time during which the watcher itself was not looking, because it w
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+from anabranch.clock import Clock
 
 
 @dataclass(frozen=True)
@@ -31,11 +35,47 @@ class Limits:
     grace_s: float = 30.0
 
 
+# What a main loop may be busy with for this long before it hangs; a JVM that no longer answers takes longer.
+BUSY_S = 60.0
 # What lately took long is given this many times as long. Of a node's answers half is forgotten after 7 s of pings, of a
 # unit's epochs after 7 of them.
 _TIMES_USUAL = 4
+# For how long after a refusal the ledgers may still show what a node did before it died.
+_LAST_ACTS_S = 1.0
 _FORGETTING = 0.99
 _FORGETTING_EPOCHS = 0.9
+
+
+class Rounds:
+    """What a node tells others of its main loop: for how long it has not come round.
+
+    To open a store, to end a query or to sweep a large channel may take long, and is no hanging for a minute.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # Since when it hangs, or will; None before the loop has begun.
+        self._since_s: float | None = None
+
+    def looked(self) -> None:
+        """Note that the loop has come round."""
+        self._since_s = self._clock.steady_s()
+
+    def left(self) -> None:
+        """Note that there is no loop for a while."""
+        self._since_s = None
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """Do something that may take long."""
+        self._since_s = self._clock.steady_s() + BUSY_S
+        yield
+        self.looked()
+
+    def hanging_s(self) -> float:
+        """Return for how long the loop has not come round."""
+        since_s = self._since_s
+        return 0.0 if since_s is None else max(0.0, self._clock.steady_s() - since_s)
 
 
 class NodeWatch:
@@ -46,6 +86,7 @@ class NodeWatch:
         self._silent_s = 0.0
         self._hanging_s = 0.0
         self._gone = False
+        self._gone_s = 0.0
         # Whoever has just come is busy starting, and so is the machine.
         self._usual_s = limits.silent_s
         # What it is given, while it cannot be heard, because it was seen to act.
@@ -60,14 +101,24 @@ class NodeWatch:
         self._looked_s = self._heard_s = now_s
         self._hanging_s = hanging_s
         self._gone = False
+        self._gone_s = 0.0
 
     def refused(self) -> None:
-        """Note that nobody listens where the node should: its process is dead. No need to wait."""
-        self._gone = True
+        """Note that nobody listens where the node should: its process is dead. No need to wait.
+
+        Unless it was seen to act since: then something between the two refuses, and it counts as silence.
+        """
+        self._gone = self._given_s <= 0
 
     def acted(self) -> None:
-        """Note that the ledgers show something new of the node: it lives, whether it is heard or not."""
-        if self._silent_s >= self._patience_s():
+        """Note that the ledgers show something new of the node: it lives, whether it is heard or not.
+
+        What is seen just after a refusal is what it did before it died.
+        """
+        contradicted = self._gone and self._gone_s >= _LAST_ACTS_S
+        if contradicted:
+            self._gone, self._gone_s = False, 0.0
+        if contradicted or self._silent_s >= self._patience_s():
             self._given_s = min(self._limits.grace_s, max(self._limits.stalled_s, 2 * self._given_s))
         self._silent_s = 0.0
 
@@ -80,9 +131,11 @@ class NodeWatch:
 
     def suspicion(self, now_s: float) -> str | None:
         """Say why the node is suspected, None if it is not. To be asked at least as often as pings are sent."""
-        self._silent_s += min(now_s - self._looked_s, 2 * self._limits.ping_every_s)
+        elapsed_s = min(now_s - self._looked_s, 2 * self._limits.ping_every_s)
+        self._silent_s += elapsed_s
         self._looked_s = now_s
         if self._gone:
+            self._gone_s += elapsed_s
             return "dead: nobody listens at its address"
         if self._silent_s >= self._patience_s():
             return f"silent for {self._silent_s:.1f} s"
@@ -134,7 +187,7 @@ class ProgressWatch:
         begun = seen.published != self._at_first
         usual_s = min(self._limits.grace_s, _TIMES_USUAL * self._usual_s)
         stalled_s = max(self._limits.stalled_s, usual_s) if begun else self._limits.grace_s
-        limit_s = stalled_s * 2**self._barren
+        limit_s = stalled_s if begun else stalled_s * 2**self._barren
         if self._stalled_s >= limit_s:
             return f"epoch {seen.waiting} waits, nothing published for {self._stalled_s:.1f} s"
         return None

@@ -98,6 +98,10 @@ class Diverged(AnabranchError):
 
     exit_code = 6
 
+    def __init__(self, message: str, *, unit: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.unit = unit
+
 
 class StoreError(AnabranchError):
     """A store cannot be used as asked: unknown, not permitted, full, or held by another writer."""

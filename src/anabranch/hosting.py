@@ -22,7 +22,7 @@ from anabranch.channel.channel import Channel
 from anabranch.channel.manifest import Manifest
 from anabranch.delivery import Delivery
 from anabranch.durable import write_atomic
-from anabranch.errors import Diverged, Superseded
+from anabranch.errors import Deposed, Diverged, Superseded
 from anabranch.failures import MALFORMED, Failure, judge, of_files, poison, sink_failure
 from anabranch.keeper.surroundings import Surroundings
 from anabranch.keeping import Keepers
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PACE_POLL_S = 0.01
+# How long a pacer that found another's work waits before it looks whether the role is still its own.
+_PACE_AGAIN_S = 0.5
 # What a standby is doing, by strategy; all others wait at their gate.
 _TEMPERATURES = {"active": "active", "trailing": "trailing"}
 
@@ -71,8 +73,7 @@ class Hosting:
         self.first_output_s: dict[str, float] = {}
 
     def assemble(self) -> None:
-        """Build every segment, and make or open the channels."""
-        self._assembly.check(sinks=not self._setup.options.replay)
+        """Make or open the channels of what was built."""
         self.replicas.assemble()
         self._keepers.belong_to(self._setup.graph.name, self._assembly.work_id)
         segments = self._setup.segments
@@ -142,8 +143,10 @@ class Hosting:
             self._wake.notify_all()
 
     def _on_divergence(self, error: Diverged) -> None:
+        if self._assembly.plans[error.unit].built.classification.draws:
+            return
         self._setup.note("diverged", message=error.message)
-        if self._setup.graph.guarantee == "precise":
+        if self._setup.wanted.get(error.unit) == "precise":
             raise error
 
     def _failures_path(self, unit: str) -> Path:
@@ -237,6 +240,14 @@ class Hosting:
             self._pacing.set()
 
     def _pace(self, ended: threading.Event, generation: int) -> None:
+        """Pace until the role ends. A pacer that finds another's work goes on behind it, while the role is here."""
+        while not ended.is_set() and self._stop() != "now":
+            if self._pace_once(ended, generation):
+                return
+            ended.wait(_PACE_AGAIN_S)
+
+    def _pace_once(self, ended: threading.Event, generation: int) -> bool:
+        """Pace until the end or until another pacer is found; True if there is nothing more to do."""
         try:
             graph = self._setup.graph
             pacer = Pacer(
@@ -251,8 +262,13 @@ class Hosting:
             if self._setup.options.drain:
                 pacer.close()
             self._pace_until_finished(pacer, ended)
+        except Deposed as error:
+            # The main loop finds the newer generation, if there is one, and steps down.
+            self._setup.note("deposed", role="pacer", node=self._setup.options.name, reason=error.message)
+            return False
         except Exception as error:  # noqa: BLE001  handed to the main thread, which ends the node
             self.error = error
+        return True
 
     def _pace_until_finished(self, pacer: Pacer, ended: threading.Event) -> None:
         stopping = False

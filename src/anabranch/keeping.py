@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from anabranch.clock import Clock
-from anabranch.errors import StoreError, StoreUnavailable
+from anabranch.errors import Corrupt, StoreError, StoreUnavailable
 from anabranch.keeper.calibration import Trigger
 from anabranch.keeper.keeper import Keeper, KeeperOptions
-from anabranch.keeper.restoring import find_versions, restore_unit
+from anabranch.keeper.restoring import ANY_VERSION, Accept, find_versions, restore_unit
 from anabranch.keeper.surroundings import Surroundings, upstream_of
 from anabranch.keeper.version import Version, run_path
 from anabranch.pending import origin_at
-from anabranch.store.opening import drop, open_store
+from anabranch.store.opening import drop, namespaces, open_store
 from anabranch.store.store import Store, without_password
 from anabranch.strategies import PassiveStandby
 
@@ -30,6 +30,9 @@ class KeptUnit(Protocol):
 
     name: str
     run: str
+
+    def committed(self) -> int:
+        """Return the epoch of its last commit, -1 if there is none."""
 
     def release_shipped(self, up_to: int) -> bool:
         """Publish what waited until every store had its version; say whether the versions of older runs may go.
@@ -73,14 +76,19 @@ class Keepers:
         self.end(unit)
         self._runs[unit] = kept
         stores = {url: _Reopened(url, f"{self._home}/{unit}/{run}") for url in strategy.stores}
-        for store in stores.values():
-            with contextlib.suppress(StoreUnavailable):
+        for url, store in stores.items():
+            try:
                 store.open()
+            except StoreError as error:
+                # A pipeline that goes on does so without its store; one that begins with a store of no use is told.
+                if kept.committed() < 0 and not isinstance(error, StoreUnavailable):
+                    raise
+                self._note("store away", unit=unit, store=without_password(url), error=error.message)
         options = KeeperOptions(
             work=self._work,
             unit=unit,
             run=run,
-            trigger=Trigger() if unit in self._awaited else strategy.trigger,
+            trigger=Trigger() if unit in self._awaited else strategy.trigger(len(self._strategies)),
             surroundings=surroundings.files,
             ceiling=lambda: upstream_of(inputs, {name: self.kept_epoch(name) for name in inputs}),
             origin=partial(origin_at, self._work / run_path(unit, run)),
@@ -91,21 +99,24 @@ class Keepers:
     def _on_shipped(self, url: str, version: Version) -> None:
         """Publish what waited for this version; drop the former runs of a unit once this one can take their place."""
         kept, keeper = self._runs.get(version.unit), self._keepers.get(version.unit)
-        current = keeper is not None and kept is not None and kept.run == version.run
-        if current and not kept.release_shipped(keeper.shipped_epoch()):  # type: ignore[union-attr]  # both are there
-            return
-        own = f"{self._home}/{version.unit}/{version.run}"
-        if (url, own) in self._tidied:
-            return
+        if keeper is None or kept is None or kept.run != version.run:
+            return  # another run has its place by now
+        if kept.release_shipped(keeper.shipped_epoch()) and (url, version.run) not in self._tidied:
+            self._tidy(url, version)
+
+    def _tidy(self, url: str, version: Version) -> None:
+        """Drop what older runs of a unit left in a store, unless they kept something newer."""
+        prefix = f"{self._home}/{version.unit}/"
         try:
-            former = find_versions([url], f"{self._home}/{version.unit}/").get(version.unit, [])
-            newer = {some.namespace for some in former if some.version.epoch > version.epoch}
-            for namespace in {some.namespace for some in former} - newer - {own}:
-                drop(url, namespace)
-            if not newer:
-                self._tidied.add((url, own))
-        except StoreError as error:
-            self._note("not tidied", unit=version.unit, error=error.message, at=self._clock.now_s())
+            kept = {name.removeprefix(prefix): -1 for name in namespaces(url, prefix)}
+            for some in find_versions([url], prefix).get(version.unit, []):
+                kept[some.version.run] = max(some.version.epoch, kept.get(some.version.run, -1))
+            for run in outdated(version, kept):
+                drop(url, f"{prefix}{run}")
+            if not any(epoch > version.epoch for epoch in kept.values()):
+                self._tidied.add((url, version.run))
+        except (StoreError, Corrupt) as error:
+            self._note("not tidied", unit=version.unit, error=error.message)
 
     def end(self, unit: str) -> None:
         """Stop keeping a unit's run."""
@@ -115,26 +126,25 @@ class Keepers:
 
     def finish(self, *, in_order: bool) -> None:
         """Stop keeping; in order means that the last commits are shipped first, if the stores take them in time."""
-        for unit, keeper in self._keepers.items():
+        # In the order of the stream: a version waits until those of the units that it reads are stored.
+        for unit in [unit for unit in self._strategies if unit in self._keepers]:
+            keeper = self._keepers[unit]
             if in_order and not keeper.finish(FINISH_S):
-                self._note("not kept", unit=unit, epoch=keeper.shipped_epoch(), at=self._clock.now_s())
+                self._note("not kept", unit=unit, epoch=keeper.shipped_epoch())
         for unit in list(self._keepers):
             self.end(unit)
 
     def kept_epoch(self, unit: str) -> int | None:
         """Return the epoch that every store of a unit can restore, -1 if none, None if the unit has no store."""
         keeper = self._keepers.get(unit)
-        if keeper is not None:
-            return keeper.shipped_epoch()
-        return self._declared(unit) if unit in self._strategies else None
+        if unit not in self._strategies:
+            return None
+        # A run that has kept nothing yet goes on from what the ones before it kept.
+        return max(-1 if keeper is None else keeper.shipped_epoch(), self._declared(unit))
 
     def unkept(self, committed: Mapping[str, int]) -> str | None:
         """Name a unit whose stores lack more of what it has committed than may be held for them; None if none does."""
-        for unit, strategy in self._strategies.items():
-            kept = self.kept_epoch(unit)
-            if kept is not None and committed.get(unit, -1) - kept > strategy.most_behind:
-                return unit
-        return None
+        return too_far_behind(self._strategies, self.kept_epoch, committed)
 
     def failure(self) -> BaseException | None:
         """Return why a keeper ended by itself, None while all go on."""
@@ -156,10 +166,45 @@ class Keepers:
             for url, counters in keeper.counters().items()
         ]
 
-    def restore(self, unit: str, directory: Path, accept: Callable[[Version], bool] = lambda _: True) -> Version | None:
+    def restore(self, unit: str, directory: Path, accept: Accept = ANY_VERSION) -> Version | None:
         """Rebuild a unit's directory at the newest acceptable version of any of its stores; None if there is none."""
         strategy = self._strategies.get(unit)
-        return None if strategy is None else restore_unit(strategy.stores, self._home, unit, directory, accept)
+        if strategy is None:
+            return None
+        try:
+            return restore_unit(strategy.stores, self._home, unit, directory, accept)
+        except Corrupt as error:
+            # There may still be files of a run to go on from, of which a query will say whether they are whole.
+            self._note("not restored", unit=unit, error=error.message)
+            return None
+
+
+def too_far_behind(
+    strategies: Mapping[str, PassiveStandby], kept_epoch: Callable[[str], int | None], committed: Mapping[str, int]
+) -> str | None:
+    """Name a unit that has committed more than its stores lack at most; None if there is none. Pure."""
+    for unit, strategy in strategies.items():
+        kept = kept_epoch(unit)
+        if kept is not None and committed.get(unit, -1) - kept > strategy.most_behind:
+            return unit
+    return None
+
+
+class Shipped(Protocol):
+    """A version that was stored: of which run, and at which epoch."""
+
+    @property
+    def run(self) -> str: ...
+    @property
+    def epoch(self) -> int: ...
+
+
+def outdated(version: Shipped, kept: Mapping[str, int]) -> list[str]:
+    """Return the older runs whose versions another's makes superfluous; run ids sort by age. Pure.
+
+    One that is younger may be the one that leads by now, also if it has kept nothing newer yet.
+    """
+    return [run for run, epoch in kept.items() if run < version.run and epoch <= version.epoch]
 
 
 class _Reopened:
@@ -176,8 +221,19 @@ class _Reopened:
         return self._store
 
     def write(self, batch: Mapping[str, bytes | None]) -> None:
-        """Write a batch; opens the store first, if that was not possible before."""
-        self.open().write(batch)
+        """Write a batch; opens the store first, if that was not possible before.
+
+        A store of which a write failed is let go of: one that does not know how much of it is on disk says so to every
+        later write, until it is opened again.
+        """
+        try:
+            self.open().write(batch)
+        except StoreError:
+            store, self._store = self._store, None
+            if store is not None:
+                with contextlib.suppress(StoreError, OSError):
+                    store.close()
+            raise
 
     def close(self) -> None:
         """Let go of it."""

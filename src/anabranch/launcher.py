@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from anabranch.clock import Clock, SystemClock
-from anabranch.errors import AnabranchError, Corrupt
+from anabranch.errors import AnabranchError, Corrupt, SinkError, StoreError
 from anabranch.ledger.directory import DirectoryLedger
 from anabranch.node_options import NodeOptions
 from anabranch.node_process import EXIT_CRASHED, encode_options, error_path
@@ -24,6 +24,10 @@ from anabranch.work import Work
 
 # Where others go on, a node that died is started again after this long: starting takes the CPU that a takeover needs.
 RESTART_AFTER_S = 3.0
+# Errors that may be those of one machine: its files, its disk, its way to a sink or a store.
+LOCAL_ERRORS = frozenset(kind.exit_code for kind in (Corrupt, SinkError, StoreError))
+# A node that ended with one is tried again after this long, doubled up to the longest, while others go on.
+AWAY_S, _LONGEST_AWAY_S = 30.0, 600.0
 # A node that dies this often without an epoch in between will not live the next time either.
 MOST_DEATHS_WITHOUT_PROGRESS = 5
 
@@ -55,6 +59,7 @@ class LaunchedNode:
     restarts: int = 0
     progress: int = -1
     restart_at_s: float | None = None
+    failures: int = 0
 
 
 class Launcher:
@@ -110,6 +115,11 @@ class Launcher:
         node.restart_at_s = self._clock.steady_s() + self._restart_after_s
         return self._restarted(node)
 
+    def postpone(self, node: LaunchedNode) -> None:
+        """Let a node that ended with an error be for a while."""
+        node.restart_at_s = self._clock.steady_s() + min(AWAY_S * 2**node.failures, _LONGEST_AWAY_S)
+        node.failures += 1
+
     def _restarted(self, node: LaunchedNode) -> bool:
         """Start a node that died again, once it is time."""
         if node.restart_at_s is not None and self._clock.steady_s() >= node.restart_at_s:
@@ -155,15 +165,21 @@ class Fleet:
     """The nodes of one run."""
 
     def __init__(
-        self, options: NodeOptions, nodes: int, surroundings: Callable[[str], Surroundings] = lambda _: Surroundings()
+        self,
+        options: NodeOptions,
+        nodes: int,
+        surroundings: Callable[[str], Surroundings] = lambda _: Surroundings(),
+        clock: Clock | None = None,
     ) -> None:
-        self.damaged: dict[int, NodeEnded] = {}
+        # Nodes that ended with an error and have not been started again since.
+        self.away: dict[int, NodeEnded] = {}
         rest_s = RESTART_AFTER_S if nodes > 1 else 0.0
         launchers = [
             Launcher(
                 replace(options, name=name, neighbours=nodes > 1),
                 restart_after_s=rest_s,
                 surroundings=surroundings(name),
+                clock=clock,
             )
             for name in (f"node-{number + 1}" for number in range(nodes))
         ]
@@ -180,18 +196,22 @@ class Fleet:
     def poll(self) -> bool:
         """Start again the nodes that died; False once all have ended. Raises what one ended with.
 
-        A node that found its files damaged is left alone as long as others go on: they have their own.
+        An error that may be that of one machine, damaged files or a full disk, does not end the others: the node is
+        tried again later. If it is the pipeline's, they will all have it in turn, and the last one ends the run.
         """
         running = 0
         for number, (launcher, node) in enumerate(self._nodes):
-            if number in self.damaged:
-                continue
             try:
-                running += launcher.poll(node)
+                goes_on = launcher.poll(node)
             except NodeEnded as error:
-                if error.exit_code != Corrupt.exit_code or len(self.damaged) + 1 == len(self._nodes):
+                if error.exit_code not in LOCAL_ERRORS or len(self.away) + 1 >= len(self._nodes):
                     raise
-                self.damaged[number] = error
+                self.away[number] = error
+                launcher.postpone(node)
+                continue
+            if node.restart_at_s is None:
+                self.away.pop(number, None)
+            running += goes_on and number not in self.away
         return running > 0
 
     def terminate(self) -> None:

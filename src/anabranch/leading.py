@@ -107,9 +107,11 @@ class Leading:
         mine = self.held.get(role)
         now_s = self._setup.clock.steady_s()
         suspicion = None
+        # Watched also while it is this node's: what earlier generations came to is part of what the next is given.
+        stalled = None if holder is None else self._stalled(role, holder, now_s)
         if mine is None and holder is not None:
             self._note_acts(role, holder)
-            suspicion = self._others.suspicion(holder) or self._stalled(role, holder, now_s)
+            suspicion = self._others.suspicion(holder) or stalled
         view = RoleView(
             holder,
             mine,
@@ -169,7 +171,6 @@ class Leading:
         except Deposed:
             return  # another was faster
         self.held[role] = mine
-        self._progress.pop(role, None)
         self._host.begin(role, mine.generation)
         if holder is not None and holder.node != node:
             parties = {"role": role, "from": holder.node, "to": node, "generation": mine.generation}

@@ -33,10 +33,10 @@ def load_pipeline(file: Path) -> Pipeline:
             f"cannot read {file}: {error.strerror or error}", hint="check the file's permissions"
         ) from error
     except BaseException as error:
-        raise PipelineFileError(
-            f"{file} failed while it was imported: {_where(path, error)}",
-            hint="run it with python to see the whole trace",
-        ) from error
+        hint = "run it with python to see the whole trace"
+        if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
+            hint = "there is no Spark yet: make the UDF inside the step, or give its type as an object: DoubleType()"
+        raise PipelineFileError(f"{file} failed while it was imported: {_where(path, error)}", hint=hint) from error
     pipelines = {id(value): value for value in vars(module).values() if isinstance(value, Pipeline)}
     if not pipelines:
         raise PipelineFileError(f"{file} defines no pipeline", hint='add pipe = ab.Pipeline("name") and its steps')

@@ -7,60 +7,50 @@ counts of whole numbers by key and window, and joins, come to the same state; th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from anabranch.execution import items, walk
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from anabranch.guarantee.aggregates import in_order
+from anabranch.guarantee.plan_tree import PlanNode
 
 # Operators with state that do not come to the same state: their results depend on where batches end, or on order.
 STATEFUL_OPERATORS = {
     "Deduplicate": "dropDuplicates",
     "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
     "Distinct": "distinct",
+    "Except": "subtract",
+    "Intersect": "intersect",
     "GlobalLimit": "limit",
 }
-_SAFE_AGGREGATES = {"Count", "Sum", "Average", "Min", "Max", "BitAndAgg", "BitOrAgg", "BitXorAgg"}
-# How the analyser marks the column that a session window becomes.
-_SESSION_MARK = "spark.sessionWindow"
-_INEXACT = {"double", "float"}
+# Operators that call a function of the user's with whole groups or partitions, as they are written in PySpark.
+USER_OPERATORS = {
+    "MapInPandas": "mapInPandas",
+    "MapInArrow": "mapInArrow",
+    "PythonMapInArrow": "mapInArrow",
+    "FlatMapGroupsInPandas": "applyInPandas",
+    "FlatMapGroupsInArrow": "applyInArrow",
+    "FlatMapCoGroupsInPandas": "applyInPandas",
+    "FlatMapCoGroupsInArrow": "applyInArrow",
+    "FlatMapGroupsInPandasWithState": "applyInPandasWithState",
+    "TransformWithState": "transformWithState",
+    "TransformWithStateInPySpark": "transformWithState",
+    "TransformWithStateInPandas": "transformWithStateInPandas",
+}
 
 
-def unmergeable(frame: DataFrame) -> str | None:
-    """Say what in a frame's plan depends on where micro-batches end or on the order of rows, None if nothing does."""
-    for node in walk(frame._jdf.queryExecution().analyzed()):
-        name = node.getClass().getSimpleName()
-        if name in STATEFUL_OPERATORS:
-            return STATEFUL_OPERATORS[name]
-        if "State" in name or ("InPandas" in name and "Groups" in name):
-            return f"a user function with state ({name})"
-        for expression in items(node.expressions()):
-            found = _in_expression(expression)
-            if found is not None:
-                return found
-    return None
+def user_state(kind: str) -> bool:
+    """Say whether an operator keeps state by a function of the user's, or may."""
+    return "State" in kind or ("InPandas" in kind and "Groups" in kind)
 
 
-def _in_expression(expression: Any) -> str | None:  # noqa: ANN401  a JVM object
-    parts = walk(expression)
-    for part, inner in zip(parts, [*parts[1:], None], strict=True):
-        name = part.getClass().getSimpleName()
-        if name in ("Alias", "AttributeReference") and part.metadata().contains(_SESSION_MARK):
-            return "a session window"
-        if name != "AggregateExpression" or inner is None:
+def unmergeable(tree: PlanNode) -> str | None:
+    """Say what in a plan depends on where micro-batches end or on the order of rows, None if nothing does."""
+    for node in tree.walk():
+        if not node.streams():
             continue
-        # The function of an aggregate is its first child.
-        function = inner.getClass().getSimpleName()
-        if function not in _SAFE_AGGREGATES:
-            return f"{inner.prettyName()}, which depends on the order of rows or is not known"
-        if not _adds_exactly(function, str(inner.children().apply(0).dataType().typeName())):
-            return f"{inner.prettyName()} of fractions, whose last bits depend on the order"
+        if node.kind in STATEFUL_OPERATORS:
+            return STATEFUL_OPERATORS[node.kind]
+        if user_state(node.kind):
+            return f"a user function with state ({USER_OPERATORS.get(node.kind, node.kind)})"
+        if node.fields.get("session"):
+            return "a session window"
+        for name, why in in_order(node):
+            return f"{name}: {why}"
     return None
-
-
-def _adds_exactly(function: str, added: str) -> bool:
-    """Say whether an aggregate comes to the same in any order; Spark averages whole numbers as fractions too."""
-    if function == "Average":
-        return added.startswith("decimal")
-    return function != "Sum" or added not in _INEXACT

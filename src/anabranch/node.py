@@ -9,17 +9,23 @@ another node, or the next one, goes on from there.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from anabranch import metrics
 from anabranch.agent import Agent
 from anabranch.assembly import Assembly
+from anabranch.channel.channel import Channel
 from anabranch.clock import Clock, SystemClock
+from anabranch.detector import Progress, ProgressWatch, Rounds
 from anabranch.elsewhere import moved, store_path
+from anabranch.errors import AnabranchError
+from anabranch.guarantee.verdict import judged, refuse_less
 from anabranch.hosting import Hosting
 from anabranch.keeping import Keepers
 from anabranch.leading import PACER, Leading
@@ -29,7 +35,7 @@ from anabranch.node_options import NodeOptions
 from anabranch.peers import Peers
 from anabranch.pipeline import Graph
 from anabranch.presence import refuse_if_used
-from anabranch.segments import Segment, consumers, cut, override, strategies
+from anabranch.segments import Segment, consumers, cut, guarantees, override, strategies
 from anabranch.session import SessionOptions, build_session
 from anabranch.setup import Setup
 from anabranch.strategies import PassiveStandby, Strategy
@@ -57,19 +63,18 @@ class Node:
             graph = moved(graph, options.elsewhere)
         segments = cut(graph)
         protected = {} if options.replay else _protected(graph, segments, options)
+        wanted = {} if options.replay else guarantees(graph, segments)
         self._work = Work.create(options.work)
         self._life = uuid.uuid4().hex
         self._setup = Setup(
-            graph, segments, consumers(graph, segments), protected, self._work, options, self._clock, self._life
+            graph, segments, consumers(graph, segments), protected, self._work, options, self._clock, self._life, wanted
         )
-        kept = {unit: some for unit, some in protected.items() if isinstance(some, PassiveStandby)}
-        self._keepers = Keepers(self._work.path, kept, self._clock, self._work.note)
         self._peers = Peers(self._work, options.name, self._clock)
         self._hosting: Hosting | None = None
         self._leading: Leading | None = None
         self._takeovers = Takeovers(self._setup.note)
         self._stop: str | None = None
-        self._looked_s: float | None = None
+        self._rounds = Rounds(self._clock)
         self._phase = "starting"
 
     # The whole life
@@ -98,8 +103,15 @@ class Node:
             return
         spark = self._session()
         assembly = Assembly(spark, self._setup.graph, self._setup.segments, self._work)
-        hosting = Hosting(self._setup, spark, assembly, self._keepers, lambda: self._stop)
+        assembly.check(sinks=not self._options.replay)
+        assembly.build_all()
+        promises = self._settle_protection(assembly)
+        kept = {unit: some for unit, some in self._setup.strategies.items() if isinstance(some, PassiveStandby)}
+        keepers = Keepers(self._work.path, kept, self._clock, self._setup.note)
+        hosting = Hosting(self._setup, spark, assembly, keepers, lambda: self._stop)
         hosting.assemble()
+        if not self._options.replay:
+            self._work.promise(promises)
         self._hosting = hosting
         self._leading = leading = Leading(self._setup, self._peers, leases, hosting, self._takeovers)
         self._phase = "running"
@@ -115,23 +127,37 @@ class Node:
             hosting.end(in_order=in_order)
             spark.stop()
 
+    def _settle_protection(self, assembly: Assembly) -> dict[str, dict[str, str]]:
+        """Give segments without a strategy the one that fits; refuse what cannot be kept; return what is promised."""
+        built = {name: plan.built for name, plan in assembly.plans.items()}
+        # A strategy on the command line is for all segments, also if it is none.
+        store = _own_store(self._options) if self._options.strategy is None else None
+        verdicts = judged(built, self._setup.strategies, self._setup.wanted, store)
+        refuse_less(verdicts)
+        protected = {n: one.strategy for n, one in verdicts.items() if one.chosen or n in self._setup.strategies}
+        self._setup = replace(self._setup, strategies=protected)
+        return {name: verdict.told() for name, verdict in verdicts.items()}
+
     def _wait_if_cold(self, leases: dict[str, Lease]) -> bool:
         """Wait, without Spark, until this node is needed, if that is what every unit asks for; False: end."""
         protections = [self._setup.strategies.get(name) for name in self._setup.segments]
         idle = threading.Event()
+        watch = _ColdWatch(self._setup, self._peers)
         while all(getattr(protection, "temperature", None) == "cold" for protection in protections):
             self._phase = "cold"
             self._peers.look()
-            self._looked_s = self._clock.steady_s()
+            self._rounds.looked()
             holders = [lease.holder() for lease in leases.values()]
             if None in holders and self._peers.first_announced():
                 break
             if any(holder is not None and self._peers.suspicion(holder) is not None for holder in holders):
                 break
+            if watch.stalled(leases, self._clock.steady_s()):
+                break
             if self._stop is not None or self._ended():
                 return False
             idle.wait(_LOOK_S)
-        self._looked_s = None
+        self._rounds.left()
         return True
 
     def _ended(self) -> bool:
@@ -173,15 +199,14 @@ class Node:
             if ending is not None and hosting.finished(ending):
                 break
             leading.look()
-            # Opening a store or ending a query may take long and is no hanging; if it never ends, nothing is published.
-            self._looked_s = None
-            hosting.reconcile(leading.led())
-            hosting.look_after()
-            self._looked_s = self._clock.steady_s()
+            with self._rounds.busy():
+                hosting.reconcile(leading.led())
+                hosting.look_after()
             now_s = self._clock.steady_s()
             if now_s - kept_house_s >= _HOUSEKEEPING_S:
                 sweep = now_s - swept_s >= _SWEEP_S
-                self._keep_house(hosting, leading, sweep=sweep)
+                with self._rounds.busy() if sweep else contextlib.nullcontext():
+                    self._keep_house(hosting, leading, sweep=sweep)
                 kept_house_s = now_s
                 swept_s = now_s if sweep else swept_s
             idle.wait(_LOOK_S)
@@ -195,8 +220,7 @@ class Node:
     # Commands
 
     def _ping(self, _: dict[str, Any]) -> dict[str, Any]:
-        looked_s = self._looked_s
-        hanging_s = 0.0 if looked_s is None else self._clock.steady_s() - looked_s
+        hanging_s = self._rounds.hanging_s()
         return {"name": self._options.name, "pid": os.getpid(), "phase": self._phase, "hanging_s": hanging_s}
 
     def _status(self, _: dict[str, Any]) -> dict[str, Any]:
@@ -229,5 +253,40 @@ class Node:
 def _protected(graph: Graph, segments: dict[str, Segment], options: NodeOptions) -> dict[str, Strategy]:
     if options.strategy is None:
         return strategies(graph, segments)
-    store = options.work / "store" if options.elsewhere is None else store_path(options.elsewhere)
-    return override(options.strategy, segments, f"log:{store}")
+    return override(options.strategy, segments, _own_store(options))
+
+
+def _own_store(options: NodeOptions) -> str:
+    """Return where checkpoints go if nobody has named a store."""
+    return f"log:{options.work / 'store' if options.elsewhere is None else store_path(options.elsewhere)}"
+
+
+class _ColdWatch:
+    """Sees, without Spark, whether a unit stands still though input waits for it."""
+
+    def __init__(self, setup: Setup, peers: Peers) -> None:
+        self._setup = setup
+        self._limits = peers.limits
+        self._channels: dict[str, Channel] = {}
+        self._watches: dict[str, ProgressWatch] = {}
+
+    def stalled(self, leases: dict[str, Lease], now_s: float) -> bool:
+        """Look at every unit; to be asked as often as peers are."""
+        found = []
+        for name, segment in self._setup.segments.items():
+            holder = leases[name].holder()
+            try:
+                waiting = min(self._last(read) for read in segment.inputs)
+                published = self._last(name)
+            except AnabranchError:
+                continue  # nobody has made the channels yet
+            if holder is not None:
+                seen = Progress(holder.generation, waiting, published)
+                watch = self._watches.setdefault(name, ProgressWatch(self._limits, seen, now_s))
+                found.append(watch.suspicion(seen, now_s))
+        return any(found)
+
+    def _last(self, name: str) -> int:
+        if name not in self._channels:
+            self._channels[name] = self._setup.work.channel(name)
+        return self._channels[name].last_epoch()

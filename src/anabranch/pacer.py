@@ -9,14 +9,15 @@ Positions of sources are noted from time to time, so that old slots can be trimm
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from anabranch.channel.channel import Channel
 from anabranch.channel.manifest import Manifest, Producer
 from anabranch.clock import Clock
-from anabranch.errors import Corrupt
+from anabranch.errors import Corrupt, Deposed, Trimmed
 from anabranch.pacing import Instruction, PaceView, decide
 from anabranch.settings import Settings
 from anabranch.sources.source import Limit, Planner, Range, Source
@@ -59,6 +60,7 @@ class Pacer:
         self._sources = sources
         self._settings = settings
         self._clock = clock
+        self.generation = generation
         self._producer = Producer(_ROLE, run, generation)
         self._depth = depth
         self._limit = Limit(settings.largest_epoch_rows, settings.largest_epoch_bytes)
@@ -70,7 +72,14 @@ class Pacer:
         self.last_epoch = -1
 
     def resume(self) -> None:
-        """Find out where the sources stand, and complete an epoch that was claimed for some of them only."""
+        """Find out where the sources stand, and complete an epoch that was claimed for some of them only.
+
+        `Deposed`, here and in `step`, if another pacer has gone on meanwhile, so far that epochs are gone by now.
+        """
+        with _unless_deposed():
+            self._resume()
+
+    def _resume(self) -> None:
         for name, paced in self._sources.items():
             planner, last = _replay(paced)
             self._planners[name] = planner
@@ -122,7 +131,8 @@ class Pacer:
             self._settings,
         )
         if instruction in ("claim", "claim-empty"):
-            self._claim(self.last_epoch + 1, empty=instruction == "claim-empty")
+            with _unless_deposed():
+                self._claim(self.last_epoch + 1, empty=instruction == "claim-empty")
         return instruction
 
     def _claim(self, epoch: int, *, empty: bool) -> None:
@@ -167,6 +177,15 @@ class Pacer:
             if any(manifest is not None and manifest.planned for manifest in manifests):
                 return self._depth - back
         return 0
+
+
+@contextlib.contextmanager
+def _unless_deposed() -> Iterator[None]:
+    """Take the absence of an epoch that this pacer needs for what it means: whoever trimmed it has its place."""
+    try:
+        yield
+    except Trimmed as error:
+        raise Deposed(f"another pacer has gone on: {error.message}") from error
 
 
 class _Exhausted:

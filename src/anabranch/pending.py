@@ -16,8 +16,6 @@ from anabranch.channel.channel import Channel
 from anabranch.channel.manifest import Manifest, decode
 from anabranch.checkpoint import Commit
 from anabranch.durable import write_advisory, write_atomic
-from anabranch.errors import Trimmed
-from anabranch.keeper.version import Version
 
 _ORIGIN = "origin"
 
@@ -65,41 +63,6 @@ class Pending:
         note_origin(self._path, origin_at(old, commit.epoch), commit.epoch)
 
 
-def fits(output: Channel, run: Path, commit: Commit) -> bool:
-    """Say whether the state of a run at a commit belongs to what is published.
-
-    It does if the published epoch is the run's own, or that of the run whose state it began with; or if it is ahead of
-    what is published and everything in between is pending.
-    """
-    published = output.last_epoch()
-    pending = Pending(run).manifests(commit.epoch)
-    if any(not _agrees(output, manifest) for manifest in pending if manifest.epoch <= published):
-        return False
-    if commit.epoch > published:
-        ahead = [manifest.epoch for manifest in pending if manifest.epoch > published]
-        return ahead == list(range(published + 1, commit.epoch + 1))
-    try:
-        manifest = output.manifest(commit.epoch)
-    except Trimmed:
-        return False
-    if manifest is None:
-        return False
-    return manifest.producer.run in (run.name, origin_at(run, commit.epoch))
-
-
-def acceptable(output: Channel, version: Version) -> bool:
-    """Say of a version in a store what `fits` says of a run on disk."""
-    published = output.last_epoch()
-    if version.epoch > published:
-        names = {file.path for file in version.files}
-        return all(f"{version.run_path}/pending/{e:012d}" in names for e in range(published + 1, version.epoch + 1))
-    try:
-        manifest = output.manifest(version.epoch)
-    except Trimmed:
-        return False
-    return manifest is not None and manifest.producer.run == (version.origin or version.run)
-
-
 def note_origin(run: Path, origin: str, epoch: int) -> None:
     """Note whose state a run begins with."""
     write_advisory(run / _ORIGIN, f"{origin} {epoch}".encode())
@@ -111,18 +74,16 @@ def pending_files(pending: Pending, output: Channel, up_to: int) -> list[Path]:
     return [*pending.files(up_to), *parts]
 
 
-def _agrees(output: Channel, manifest: Manifest) -> bool:
+def origin_of(run: Path) -> tuple[str, int]:
+    """Return the run that came to the state with which a run began, and the epoch of that state."""
     try:
-        published = output.manifest(manifest.epoch)
-    except Trimmed:
-        return True
-    return published is not None and (published.digest, published.rows) == (manifest.digest, manifest.rows)
+        name, began = (run / _ORIGIN).read_text().split()
+    except FileNotFoundError:
+        return run.name, -1
+    return name, int(began)
 
 
 def origin_at(run: Path, epoch: int) -> str:
     """Return the run that came to the state that a run has at an epoch: itself, or the one that it goes on from."""
-    try:
-        name, began = (run / _ORIGIN).read_text().split()
-    except FileNotFoundError:
-        return run.name
-    return name if int(began) == epoch else run.name
+    origin, began = origin_of(run)
+    return origin if began == epoch else run.name

@@ -87,11 +87,11 @@ class Graph:
 
     name: str
     settings: Settings
-    guarantee: Guarantee | None
     sources: dict[str, SourceNode]
     steps: dict[str, StepNode]
     sinks: dict[str, SinkNode]
     strategies: dict[str | None, Strategy] = field(default_factory=dict)
+    guarantees: dict[str | None, Guarantee] = field(default_factory=dict)
 
 
 class Pipeline:
@@ -101,7 +101,7 @@ class Pipeline:
         _check_name("pipeline", name)
         self.name = name
         self.settings = settings or Settings()
-        self._guarantee: Guarantee | None = None
+        self._guarantees: dict[str | None, Guarantee] = {}
         self._strategies: dict[str | None, Strategy] = {}
         self._sources: dict[str, SourceNode] = {}
         self._steps: dict[str, StepNode] = {}
@@ -168,19 +168,21 @@ class Pipeline:
     ) -> None:
         """Protect one step's segment, without a step all of them.
 
-        `strategy` is how, such as `ab.PassiveStandby(store="log:DIR")`. With `guarantee="precise"` a segment that
-        re-executes to other rows stops instead of going on.
+        `strategy` is how, such as `ab.PassiveStandby(store="log:DIR")`; without one, that which keeps the guarantee and
+        costs least is taken. `guarantee` is what readers of the output are promised: "precise", "no-loss" or "gap". A
+        pipeline that cannot keep it is refused before it runs; see `anabranch plan`.
         """
         if guarantee is not None and guarantee not in get_args(Guarantee):
             raise PipelineError(f"guarantee {guarantee!r} is not known", hint=f"use one of {get_args(Guarantee)}")
+        name = _stream_name("protect", step) if step is not None else None
         if strategy is not None:
             given: object = strategy
             if not isinstance(given, Strategy):
                 hint = "use ab.ActiveStandby() or ab.PassiveStandby(store=…)"
                 raise PipelineError(f"strategy {strategy!r} is not known", hint=hint)
-            self._strategies[_stream_name("protect", step) if step is not None else None] = strategy
+            self._strategies[name] = strategy
         if guarantee is not None:
-            self._guarantee = guarantee
+            self._guarantees[name] = guarantee
 
     def graph(self) -> Graph:
         """Check the whole pipeline and return it as frozen data."""
@@ -212,15 +214,15 @@ class Pipeline:
         return Graph(
             name=self.name,
             settings=self.settings,
-            guarantee=self._guarantee,
             sources=dict(self._sources),
             steps=self._in_order(),
             sinks=dict(self._sinks),
             strategies=dict(self._strategies),
+            guarantees=dict(self._guarantees),
         )
 
     def _check_protected(self) -> None:
-        for name in self._strategies:
+        for name in [*self._strategies, *self._guarantees]:
             if name is not None and name not in self._steps:
                 raise PipelineError(
                     f"{name!r} is protected, which is no step",
@@ -250,11 +252,16 @@ def _check_name(kind: str, name: str) -> None:
         )
 
 
-def _stream_name(reader: str, stream: Stream | str) -> str:
+def _stream_name(reader: str, stream: object) -> str:
     if isinstance(stream, Stream):
         return stream.name
     if isinstance(stream, str):
         return stream
+    if reader == "protect":
+        what = getattr(stream, "__name__", repr(stream))
+        raise PipelineError(
+            f"{what!r} is protected, which is no step", hint="pass what @pipe.step(…) made, or its name"
+        )
     raise PipelineError(
         f"{reader!r} reads {stream!r}", hint="pass what pipe.source or @pipe.step returned, or its name"
     )

@@ -7,7 +7,9 @@ from run to run, is the segment's fingerprint.
 
 from __future__ import annotations
 
+import os
 import re
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,8 +19,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from anabranch.errors import AnabranchError, StepError
+from anabranch.guarantee.classify import Classification, classify, drawn_when_built
+from anabranch.guarantee.plan_tree import plan_tree
 from anabranch.merging import unmergeable
-from anabranch.spans import Span, state_span
+from anabranch.spans import Span, combined, operator_spans
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,11 +39,17 @@ _STATEFUL = (
     "Join",
     "GlobalLimit",
     "SessionWindow",
+    "Except",
+    "Intersect",
 )
+_PACKAGE = os.path.dirname(__file__) + os.sep
+# Files that no user wrote.
+_LIBRARIES = re.compile(r"site-packages|[/\\]lib[/\\]python3|^<")
 # Spark draws seeds for random functions anew whenever it analyses a plan.
 _RANDOM = re.compile(r"\b(?:rand|randn|randstr|uniform|uuid|shuffle)\(")
 _SEED = re.compile(r"-?\d{10,}")
-_VOLATILE = re.compile(r"#\d+L?|@[0-9a-f]{4,}|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|lambda \d+|plan_id=\d+")
+_NUMBERS = re.compile(r"#\d+L?|@[0-9a-f]{4,}|lambda \d+|plan_id=\d+")
+_VOLATILE = re.compile(_NUMBERS.pattern + r"|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,7 @@ class BuiltSegment:
     stateful: bool
     span: Span
     unmergeable: str | None
+    classification: Classification
 
     def identity(self) -> dict[str, Any]:
         """Return what the segment's state depends on."""
@@ -66,17 +77,22 @@ class BuiltSegment:
         }
 
 
-def build_segment(spark: SparkSession, segment: Segment, inputs: Mapping[str, DataFrame]) -> BuiltSegment:
-    """Call the steps' functions on the input frames; `StepError` for anything that could not run."""
-    frames = dict(inputs)
-    for step in segment.steps:
-        arguments = [frames[name] for name in step.inputs]
-        # A source's rejects have no function: the frame already holds just the rows that did not fit.
-        frames[step.name] = arguments[0] if step.function is None else _call(step.name, step.function, arguments)
-    frame = frames[segment.name]
+def build_segment(
+    spark: SparkSession, segment: Segment, inputs: Mapping[str, DataFrame], *, twice: bool = False
+) -> BuiltSegment:
+    """Call the steps' functions on the input frames; `StepError` for anything that could not run.
+
+    With `twice`, see whether they make the same plan when they are called again, as every run and every node does.
+    """
+    frame = _stepped(segment, inputs)
+    other = _differing(frame, _stepped(segment, inputs)) if twice else None
     analyzed = frame._jdf.queryExecution().analyzed()
     leaves = _leaves(segment, analyzed)
     _check_output_mode(spark, segment, analyzed)
+    tree = plan_tree(frame)
+    jvm: Any = spark.sparkContext._jvm
+    spans = operator_spans(jvm, analyzed, tree, segment.output_mode)
+    found = classify(tree, spans, catalyst_deterministic=bool(analyzed.deterministic()))
     plan = _collapsed(_lines(frame), {name: _lines(given) for name, given in inputs.items()})
     return BuiltSegment(
         segment=segment,
@@ -85,13 +101,34 @@ def build_segment(spark: SparkSession, segment: Segment, inputs: Mapping[str, Da
         leaves=leaves,
         plan=tuple(plan),
         stateful=any(name in line for line in plan for name in _STATEFUL),
-        span=state_span(spark.sparkContext._jvm, analyzed, segment.output_mode),
-        unmergeable=unmergeable(frame),
+        span=combined(spans),
+        unmergeable=unmergeable(tree),
+        classification=found if other is None else found.widened(drawn_when_built(other)),
     )
 
 
-def _lines(frame: DataFrame) -> list[str]:
-    return [_normalised(line) for line in str(frame._jdf.queryExecution().analyzed().toString()).splitlines()]
+def _stepped(segment: Segment, inputs: Mapping[str, DataFrame]) -> DataFrame:
+    frames = dict(inputs)
+    for step in segment.steps:
+        arguments = [frames[name] for name in step.inputs]
+        # A source's rejects have no function: the frame already holds just the rows that did not fit.
+        frames[step.name] = arguments[0] if step.function is None else _call(step.name, step.function, arguments)
+    return frames[segment.name]
+
+
+def _differing(frame: DataFrame, again: DataFrame) -> str | None:
+    """Return where the plans of two frames that were built alike differ: a value of the moment is in them."""
+    for line, other in zip(_lines(frame, values=True), _lines(again, values=True), strict=False):
+        if line != other:
+            start = next((n for n, (one, two) in enumerate(zip(line, other, strict=False)) if one != two), 0)
+            before = line.rfind(" ", 0, start) + 1
+            return f"the value in `{line[before : start + 20].strip()} …`"
+    return None
+
+
+def _lines(frame: DataFrame, *, values: bool = False) -> list[str]:
+    text = str(frame._jdf.queryExecution().analyzed().toString())
+    return [_normalised(line, values=values) for line in text.splitlines()]
 
 
 def _collapsed(plan: list[str], inputs: Mapping[str, list[str]]) -> list[str]:
@@ -115,15 +152,18 @@ def _bare(line: str) -> str:
     return line.lstrip(" :+|-")
 
 
-def _normalised(line: str) -> str:
-    """Free a line of a plan from what changes between runs: numbers, and the options of our own reader."""
+def _normalised(line: str, *, values: bool = False) -> str:
+    """Free a line of a plan from what changes between runs: numbers, and the options of our own reader.
+
+    With `values`, ids are left that are values, not names of operators.
+    """
     before, relation, after = line.partition("~StreamingRelationV2")
     if relation:
         name = re.search(r"input_name=([\w.]+)", after)
         line = f"{before}Input {name[1] if name else ''}"
     if _RANDOM.search(line):
         line = _SEED.sub("#", line)
-    return _VOLATILE.sub("#", line)
+    return (_NUMBERS if values and "EventTimeWatermark" not in line else _VOLATILE).sub("#", line)
 
 
 def _call(name: str, function: Any, arguments: list[DataFrame]) -> DataFrame:  # noqa: ANN401  the user's function
@@ -131,8 +171,11 @@ def _call(name: str, function: Any, arguments: list[DataFrame]) -> DataFrame:  #
         result = function(*arguments)
     except AnabranchError:
         raise
+    except PySparkException as error:
+        raise StepError(f"step {name!r} failed while it was built: {spark_message(error)}{_place(error)}") from error
     except Exception as error:
-        raise StepError(f"step {name!r} failed while it was built: {spark_message(error)}") from error
+        said = f"{type(error).__name__}: {error}"
+        raise StepError(f"step {name!r} failed while it was built: {said}{_place(error)}") from error
     if not isinstance(result, DataFrame):
         raise StepError(
             f"step {name!r} returned {type(result).__name__}, not a DataFrame", hint="return the transformed DataFrame"
@@ -142,6 +185,13 @@ def _call(name: str, function: Any, arguments: list[DataFrame]) -> DataFrame:  #
             f"step {name!r} returned a DataFrame that does not stream", hint="build it from the step's arguments"
         )
     return result
+
+
+def _place(error: BaseException) -> str:
+    """Say in which line of the user's code an error came up, if that can be told."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _LIBRARIES.search(frame.filename)]
+    own = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
+    return f" ({os.path.basename(own[-1].filename)}, line {own[-1].lineno})" if own else ""
 
 
 def _leaves(segment: Segment, analyzed: Any) -> tuple[str, ...]:  # noqa: ANN401  a JVM plan

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from anabranch.agent import ask
 from anabranch.errors import AgentError, AgentGone, InUse
 from anabranch.work import Work
+
+
+def ask_to_stop(work: Work, *, now: bool) -> dict[str, str]:
+    """Ask every node to end; return the names and addresses of those that heard it."""
+    heard: dict[str, str] = {}
+    for node in work.announced():
+        with contextlib.suppress(AgentError):
+            ask(node.address, work.token(), "stop", {"now": now})
+            heard[node.name] = node.address
+    return heard
 
 
 def refuse_if_used(work: Work, name: str, *, only: str | None = None) -> None:

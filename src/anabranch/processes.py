@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_LOOKS, _LOOK_S = 500, 0.01
 
 
 def of_session(session: int) -> Iterator[tuple[int, list[str]]]:
@@ -23,12 +25,23 @@ def of_session(session: int) -> Iterator[tuple[int, list[str]]]:
 
 
 def kill_session(session: int) -> bool:
-    """Kill a node with everything it started, at once, as the loss of its machine would; say whether it was there."""
-    pids = [pid for pid, _ in of_session(session)]
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return bool(pids)
+    """Kill a node with everything it started, at once, as the loss of its machine would; say whether it was there.
+
+    The system kills a process group whole, also what is being forked in it; a list of processes is old when it has been
+    read. New groups may come meanwhile, so this looks until it finds nobody. The limit protects from a process that the
+    system cannot end (state D).
+    """
+    was_there = False
+    for _ in range(_LOOKS):
+        groups = {int(fields[2]) for _, fields in of_session(session)}
+        if not groups:
+            break
+        was_there = True
+        for group in groups:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+        time.sleep(_LOOK_S)
+    return was_there
 
 
 def cpu_s(session: int) -> float:

@@ -171,5 +171,6 @@ def _divergence(unit: str, share: Written, published: Manifest) -> Diverged:
     return Diverged(
         f"segment {unit!r} gave other rows for epoch {published.epoch} when it was executed again "
         f"({share.rows} rows, digest {share.digest[:8]}; published: {published.rows}, {published.digest[:8]})",
+        unit=unit,
         hint="take random values and the current time out of the step, or do not ask for guarantee='precise'",
     )

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from anabranch.channel.channel import Channel
 from anabranch.channel.manifest import Manifest, Producer
-from anabranch.errors import PipelineError, Trimmed
+from anabranch.errors import Trimmed
 from anabranch.failures import of_files
 from anabranch.plans import BuiltSegment, spark_message
 from anabranch.setup import Setup
@@ -30,9 +30,6 @@ from anabranch.strategies.strategy import (
 )
 from anabranch.unit import Unit
 from anabranch.workshop import Workshop
-
-if TYPE_CHECKING:
-    pass
 
 # A standby that could not be begun is tried again after this long.
 _NO_STANDBY_S = 5.0
@@ -86,16 +83,8 @@ class Replicas:
         self.standbys: dict[str, Standby] = {}
 
     def assemble(self) -> None:
-        """Build every segment, refuse what cannot be protected as asked, and make or open the channels."""
+        """Make or open the channels."""
         self._built = self._workshop.assemble()
-        for name, built in self._built.items():
-            strategy = self._setup.strategy(name)
-            reason = strategy.refusal(built.span, built.unmergeable)
-            if reason is not None:
-                raise PipelineError(
-                    f"segment {name!r} cannot be protected by {type(strategy).__name__}: {reason}",
-                    hint="protect it with ab.ActiveStandby() or ab.PassiveStandby(store=…)",
-                )
 
     @property
     def channels(self) -> dict[str, Channel]:

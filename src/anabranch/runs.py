@@ -16,14 +16,15 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable
+from functools import cached_property, partial
 from pathlib import Path
 
+from anabranch.channel.manifest import Manifest
 from anabranch.checkpoint import Commit, last_commit, link_checkpoint
-from anabranch.durable import TEMPORARY_PREFIX, boot_id, write_advisory
-from anabranch.errors import Corrupt
+from anabranch.choosing import ALWAYS, ANY, Wanted, choose, newest
+from anabranch.durable import TEMPORARY_LIFE_S, TEMPORARY_PREFIX, boot_id, write_advisory
+from anabranch.pending import Pending, origin_of
 
-# Says whether the state of a run, whose directory is given, at a commit is one to go on from.
-Fits = Callable[[Path, Commit], bool]
 _BOOT = "boot"
 _OWNER = "owner"
 _SCRATCH = "scratch"
@@ -53,74 +54,92 @@ def make_run(directory: Path, run: str, node: str, *, scratch: bool = False) -> 
     return path
 
 
+class RunDirectory:
+    """What a run's directory says of it; read when it is asked for, and then no more. See `choosing.Candidate`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name
+
+    @cached_property
+    def boot(self) -> str | None:
+        """The start of the operating system that it belongs to."""
+        return _read(self.path / _BOOT)
+
+    @cached_property
+    def owner(self) -> str | None:
+        """The node that runs it."""
+        return _read(self.path / _OWNER)
+
+    @cached_property
+    def scratch(self) -> bool:
+        """Whether it only warmed a node up."""
+        return (self.path / _SCRATCH).exists()
+
+    @cached_property
+    def doubted(self) -> int | None:
+        """The epoch of the state on which a query failed."""
+        noted = _read(self.path / _DOUBTED)
+        return int(noted) if noted else None
+
+    @cached_property
+    def whole_since(self) -> int | None:
+        """The epoch since which its state is the right one, None if it is not yet."""
+        noted = _read(self.path / _WHOLE)
+        return ALWAYS if noted is None else int(noted) if noted else None
+
+    @cached_property
+    def origin(self) -> tuple[str, int]:
+        """The run that came to the state with which it began, and the epoch of that."""
+        return origin_of(self.path)
+
+    @cached_property
+    def commit(self) -> Commit | None:
+        """Its last committed micro-batch."""
+        return last_commit(self.path / "checkpoint")
+
+    def committed(self) -> int | None:
+        """Return the epoch of its last commit."""
+        return None if self.commit is None else self.commit.epoch
+
+    def pending_until(self, epoch: int) -> list[Manifest]:
+        """Return what it has written up to an epoch and not published."""
+        return Pending(self.path).manifests(epoch)
+
+
 def newest_commit(
-    directory: Path,
-    *,
-    boot: str | None = None,
-    owner: str | None = None,
-    fits: Fits | None = None,
-    sure: bool = False,
+    directory: Path, wanted: Wanted = ANY, *, boot: str | None = None, sure: bool = False
 ) -> tuple[str, Commit] | None:
-    """Return the run with the newest committed epoch, None if no run of this unit ever committed.
-
-    With `boot`, only runs of that start of the operating system count: the files of earlier ones may be torn or gone.
-    With `owner`, only runs of that node; with `fits`, only those whose state at their commit is the right one. A run
-    that began without state, and has not seen all that the right state is made of, never counts; with `sure`, neither
-    does one whose files cannot be read or are doubted.
-    """
-    found: list[tuple[int, str, Commit]] = []
-    for run in _runs(directory):
-        path = directory / "runs" / run
-        if boot is not None and _read(path / _BOOT) != boot:
-            continue
-        if owner is not None and _read(path / _OWNER) != owner:
-            continue
-        if (path / _SCRATCH).exists():
-            continue
-        try:
-            commit = last_commit(path / "checkpoint")
-        except (Corrupt, OSError):
-            if not sure:
-                raise
-            continue
-        if sure and commit is not None and _read(path / _DOUBTED) == str(commit.epoch):
-            continue
-        if commit is not None and _whole(path, commit.epoch) and (fits is None or fits(path, commit)):
-            found.append((commit.epoch, run, commit))
-    if not found:
-        return None
-    _, run, commit = max(found)
-    return run, commit
+    """Return the run to go on from and its last commit, None if there is none; see `choosing.newest`."""
+    return _with_commit(newest(_directories(directory), wanted, boot=boot, sure=sure))
 
 
-def choose(
-    directory: Path,
-    run: str,
-    restore: Callable[[Path], object],
-    *,
-    owner: str | None = None,
-    fits: Fits | None = None,
-    floor: int = -1,
+def choose_run(
+    directory: Path, run: str, restore: Callable[[Path], object], wanted: Wanted, *, floor: int
 ) -> tuple[str, Commit] | None:
-    """Return what a new run goes on from: the newest run that can be trusted, or a version that `restore` brings back.
+    """Return what a new run goes on from, and the commit; see `choosing.choose`.
 
-    `restore(directory)` makes the directory of a run, or nothing. What lies before the floor of an input is of no use.
+    `restore(directory)` makes the directory of a run, or nothing.
     """
-    trusted = newest_commit(directory, boot=boot_id(), owner=owner, fits=fits, sure=True)
-    if trusted is not None and trusted[1].epoch >= floor:
-        return trusted
-    # Run ids sort by age: this one is older than the run that goes on from it.
-    name = f"{run.partition('.')[0]}.00000000"
-    path = directory / "runs" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    restore(path)
-    commit = last_commit(path / "checkpoint")
-    if commit is not None and commit.epoch >= floor:
-        return name, commit
-    readable = newest_commit(directory, owner=owner, fits=fits, sure=True)
-    if readable is not None and readable[1].epoch >= floor:
-        return readable
-    return newest_commit(directory, owner=owner, fits=fits)
+
+    def restored() -> RunDirectory:
+        # Run ids sort by age: this one is older than the run that goes on from it, and another one on another node.
+        number, _, own = run.partition(".")
+        path = directory / "runs" / f"{number}.0000{own[:4]}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        restore(path)
+        return RunDirectory(path)
+
+    runs = partial(_directories, directory)
+    return _with_commit(choose(runs, restored, wanted, boot=boot_id(), floor=floor))
+
+
+def _with_commit(run: RunDirectory | None) -> tuple[str, Commit] | None:
+    return None if run is None or run.commit is None else (run.name, run.commit)
+
+
+def _directories(directory: Path) -> list[RunDirectory]:
+    return [RunDirectory(directory / "runs" / name) for name in _runs(directory)]
 
 
 def doubt(run: Path, epoch: int) -> None:
@@ -132,11 +151,6 @@ def doubt(run: Path, epoch: int) -> None:
 def note_whole(run: Path, since: int | None) -> None:
     """Note since which epoch the state of a run that began without any is the right one; None: it is not yet."""
     write_advisory(run / _WHOLE, b"" if since is None else str(since).encode())
-
-
-def _whole(run: Path, epoch: int) -> bool:
-    since = _read(run / _WHOLE)
-    return since is None or (since != "" and epoch >= int(since))
 
 
 def link_run(old: Path, new: Path, commit: Commit) -> None:
@@ -153,9 +167,21 @@ def remove_former(directory: Path, run: str, node: str) -> bool:
     Run ids sort by age; one that is younger has taken this one's place. Other nodes have their own.
     """
     former = [old for old in _runs(directory) if old < run and _read(directory / "runs" / old / _OWNER) in (node, None)]
-    for old in former:
+    for old in [*former, *_unfinished(directory / "runs", run)]:
         shutil.rmtree(directory / "runs" / old, ignore_errors=True)
     return bool(former)
+
+
+def _unfinished(runs: Path, run: str) -> list[str]:
+    """Return what a process that died while it made an older run has left; young ones may be in the making."""
+    found = []
+    with contextlib.suppress(FileNotFoundError):
+        born_s = (runs / run).stat().st_mtime
+        for entry in os.scandir(runs):
+            name = entry.name.removeprefix(TEMPORARY_PREFIX)
+            if name != entry.name and name < run and entry.stat().st_mtime < born_s - TEMPORARY_LIFE_S:
+                found.append(entry.name)
+    return found
 
 
 def _read(path: Path) -> str | None:

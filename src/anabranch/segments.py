@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from anabranch.errors import PipelineError
-from anabranch.pipeline import Graph, OutputMode, StepNode
+from anabranch.pipeline import Graph, Guarantee, OutputMode, StepNode
 from anabranch.strategies import (
     ActiveStandby,
     Amnesia,
@@ -21,6 +22,8 @@ from anabranch.strategies import (
     TrailingStandby,
     UpstreamBackup,
 )
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,16 +47,25 @@ def cut(graph: Graph) -> dict[str, Segment]:
 
 
 def strategies(graph: Graph, segments: dict[str, Segment]) -> dict[str, Strategy]:
-    """Return the strategy of every protected segment: that of one of its steps, or else the pipeline's."""
+    """Return the strategies that were named, by segment: that of one of its steps, or else the pipeline's."""
+    return _asked(graph.strategies, segments, "strategies")
+
+
+def guarantees(graph: Graph, segments: dict[str, Segment]) -> dict[str, Guarantee]:
+    """Return the guarantees that were asked for, by segment: that of one of its steps, or else the pipeline's."""
+    return _asked(graph.guarantees, segments, "guarantees")
+
+
+def _asked(asked: Mapping[str | None, T], segments: dict[str, Segment], what: str) -> dict[str, T]:
     found = {}
     for segment in segments.values():
-        own = [graph.strategies[step.name] for step in segment.steps if step.name in graph.strategies]
+        own = [asked[step.name] for step in segment.steps if step.name in asked]
         if len(set(own)) > 1:
             raise PipelineError(
-                f"steps of segment {segment.name!r} ask for different strategies",
+                f"steps of segment {segment.name!r} ask for different {what}",
                 hint="protect one of them, or make the others connectors",
             )
-        chosen = own[0] if own else graph.strategies.get(None)
+        chosen = own[0] if own else asked.get(None)
         if chosen is not None:
             found[segment.name] = chosen
     return found

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anabranch.class_archive import with_archive
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -53,9 +55,8 @@ _DEFAULTS = {
 # Where several nodes share a machine, one that starts must not take the CPU from the others for the minutes that the
 # optimising compiler works: takeovers took twice as long. The quick compiler costs some throughput, and no warm-up. By
 # itself it is given 48 MiB for compiled code, which are full within minutes; then nothing is compiled any more.
-_AMONG_NEIGHBOURS = {
-    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
-}
+AMONG_NEIGHBOURS = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _NICENESS = 5
 
 _FIXED = {
@@ -101,9 +102,10 @@ def build_session(options: SessionOptions) -> SparkSession:
     from anabranch.channel.reader import ChannelDataSource
 
     builder = SparkSession.builder.appName(options.name).master(options.master)
-    defaults = _DEFAULTS | (_AMONG_NEIGHBOURS if options.neighbours else {})
+    defaults = _DEFAULTS | ({_JAVA_OPTIONS: AMONG_NEIGHBOURS} if options.neighbours else {})
     settings = {**defaults, **options.settings, **_FIXED, "spark.sql.session.timeZone": options.timezone}
     settings["spark.executorEnv.PYTHONPATH"] = python_path
+    settings[_JAVA_OPTIONS] = with_archive(settings[_JAVA_OPTIONS])
     if options.state_partitions is not None:
         settings["spark.sql.shuffle.partitions"] = str(options.state_partitions)
     if options.master.startswith("local"):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from anabranch.clock import Clock
 from anabranch.node_options import NodeOptions
-from anabranch.pipeline import Graph
+from anabranch.pipeline import Graph, Guarantee
 from anabranch.segments import Segment
 from anabranch.strategies import Strategy
 from anabranch.strategies.strategy import Unprotected
@@ -28,6 +28,7 @@ class Setup:
     options: NodeOptions
     clock: Clock
     life: str
+    wanted: dict[str, Guarantee] = field(default_factory=dict)
 
     def strategy(self, unit: str) -> Strategy:
         """Return what protects a unit."""

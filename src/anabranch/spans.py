@@ -7,13 +7,15 @@ still bring a match. Where nothing bounds the state (a running count, say), ever
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from anabranch.execution import items, walk
-from anabranch.merging import STATEFUL_OPERATORS
+from anabranch.execution import items
+from anabranch.guarantee.plan_tree import PlanNode, paired
+from anabranch.merging import STATEFUL_OPERATORS, USER_OPERATORS, user_state
 
 _WATERMARK = "spark.watermarkDelayMs"
+_SESSION = "spark.sessionWindow"
 # Any time will do: only the distance to what the helper answers counts.
 _SOME_WATERMARK_MS = 1_000_000_000_000
 
@@ -22,70 +24,87 @@ _SOME_WATERMARK_MS = 1_000_000_000_000
 class Span:
     """What the state holds: rows up to `ms` older than the watermark; None with a `reason` if nothing bounds it.
 
-    `stateful` is False where there is no state at all.
+    `stateful` is False where there is no state at all; `operator` is what keeps it.
     """
 
     ms: int | None
     reason: str = ""
     stateful: bool = True
+    operator: str = ""
 
 
 NO_STATE = Span(0, stateful=False)
 
 
-def state_span(jvm: Any, analyzed: Any, output_mode: str) -> Span:  # noqa: ANN401  JVM objects
-    """Return how far back the state of a plan reaches."""
-    spans = [span for node in walk(analyzed) if (span := _of(jvm, node, analyzed)) is not None]
+def combined(spans: list[Span]) -> Span:
+    """Return how far back the state of a whole plan reaches, given that of its operators."""
     unbounded = next((span for span in spans if span.ms is None), None)
     if unbounded is not None or not spans:
         return unbounded or NO_STATE
-    if output_mode == "complete":
-        return Span(None, "output mode complete, which keeps every row of the result")
     if len(spans) > 1:
         return Span(None, "more than one operator with state; make the first a connector of its own")
     return spans[0]
 
 
-def _of(jvm: Any, node: Any, plan: Any) -> Span | None:  # noqa: ANN401  JVM objects
-    if not node.isStreaming():
-        return None
-    name = node.getClass().getSimpleName()
-    if name in STATEFUL_OPERATORS or "State" in name or ("InPandas" in name and "Groups" in name):
-        return Span(None, f"{STATEFUL_OPERATORS.get(name, name)}, whose state no window bounds")
-    if name == "Aggregate":
-        return _of_aggregate(node, plan)
-    if name == "Join" and node.left().isStreaming() and node.right().isStreaming():
-        return _of_join(jvm, node)
+def operator_spans(jvm: Any, analyzed: Any, tree: PlanNode, output_mode: str) -> list[Span]:  # noqa: ANN401  JVM objects
+    """Return how far back the state of each operator reaches, for those that have any. `tree` is the same plan."""
+    window_ms = _longest_window_ms(tree)
+    spans = [span for node, found in paired(tree, analyzed, _keeps) if (span := _of(jvm, node, found, window_ms))]
+    if output_mode == "complete":
+        whole = "output mode complete, which keeps every row of the result"
+        return [span if span.ms is None else replace(span, ms=None, reason=whole) for span in spans]
+    return spans
+
+
+def _keeps(node: PlanNode) -> bool:
+    """Say whether an operator may keep state."""
+    known = node.kind in ("Aggregate", "Join") or node.kind in STATEFUL_OPERATORS or user_state(node.kind)
+    return known and node.streams()
+
+
+def _of(jvm: Any, node: PlanNode, found: Any, window_ms: int | None) -> Span | None:  # noqa: ANN401  JVM objects
+    if node.kind == "Join":
+        both = all(side.streams() for side in node.children)
+        return replace(_of_join(jvm, found), operator="a join") if both else None
+    if node.kind == "Aggregate":
+        ms = _bounded_ms(found.groupingExpressions(), window_ms)
+        reason = "" if ms is not None else "an aggregate without a tumbling or sliding window over a watermark"
+        return Span(ms, reason, operator="an aggregate")
+    if node.kind == "Deduplicate" and (ms := _bounded_ms(found.keys(), window_ms)) is not None:
+        return Span(ms, operator="dropDuplicates")
+    operator = STATEFUL_OPERATORS.get(node.kind) or USER_OPERATORS.get(node.kind, node.kind)
+    return Span(None, f"{operator}, whose state no window bounds", operator=operator)
+
+
+def _bounded_ms(keys: Any, window_ms: int | None) -> int | None:  # noqa: ANN401  JVM objects
+    """Return how much older than the watermark the rows of a group may be, None if Spark never forgets a group.
+
+    Spark forgets by a key that is itself a column with a watermark, not by what is derived from one (the hour of a
+    time, the start of a window). A window is forgotten when the watermark has passed its end.
+    """
+    for key in items(keys):
+        if key.getClass().getSimpleName() not in ("AttributeReference", "Alias"):
+            continue
+        if not key.metadata().contains(_WATERMARK) or key.metadata().contains(_SESSION):
+            continue
+        if window_ms is not None:
+            return window_ms
+        if key.dataType().typeName() != "struct":
+            return 0
     return None
 
 
-def _of_aggregate(node: Any, plan: Any) -> Span:  # noqa: ANN401  JVM objects
-    for key in items(node.groupingExpressions()):
-        for part in walk(key):
-            if part.getClass().getSimpleName() != "AttributeReference" or not part.metadata().contains(_WATERMARK):
-                continue
-            if part.dataType().typeName() != "struct":
-                return Span(0)
-            longest = _longest_window_us(plan)
-            if longest is not None and not part.metadata().contains("spark.sessionWindow"):
-                return Span(-(-longest // 1000))
-    return Span(None, "an aggregate without a tumbling or sliding window over a watermark")
-
-
-def _longest_window_us(plan: Any) -> int | None:  # noqa: ANN401  a JVM object
-    """Find the windows of a plan: the analyser writes their end as their start plus a literal."""
-    lengths = []
-    for node in walk(plan):
-        for expression in items(node.expressions()):
-            for part in walk(expression):
-                if part.getClass().getSimpleName() != "PreciseTimestampConversion":
-                    continue
-                inner = part.children().apply(0)
-                if inner.getClass().getSimpleName() == "Add":
-                    length = inner.children().apply(1)
-                    if length.getClass().getSimpleName() == "Literal":
-                        lengths.append(int(length.value()))
-    return max(lengths, default=None)
+def _longest_window_ms(tree: PlanNode) -> int | None:
+    """Find the windows of a plan: the analyser writes their end as their start plus a literal of microseconds."""
+    lengths = [
+        int(end.children[1].fields["value"])
+        for node in tree.operators()
+        for part in node.parts()
+        if part.kind == "PreciseTimestampConversion"
+        for end in part.children
+        if end.kind == "Add" and end.children[1].kind == "Literal"
+    ]
+    return -(-max(lengths) // 1000) if lengths else None
 
 
 def _of_join(jvm: Any, node: Any) -> Span:  # noqa: ANN401  JVM objects

@@ -19,6 +19,7 @@ def collect(work: Work) -> dict[str, Any]:
     return {
         "pipeline": identity.get("pipeline"),
         "nodes": nodes_of(work),
+        "promises": work.promises(),
         "channels": [channel_status(work, name, identity) for name in work.channel_names()],
         "failovers": failovers_in(history)[-20:],
         "events": [event for event in history if event["kind"] not in ("started", _TAKEOVER, _RECOVERY)][-20:],

@@ -12,7 +12,6 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,14 +26,15 @@ from anabranch.channel.writer import (
     written,
 )
 from anabranch.checkpoint import Commit, last_batch
+from anabranch.choosing import Wanted
 from anabranch.clock import Clock
 from anabranch.durable import write_advisory
 from anabranch.errors import Corrupt, Trimmed
 from anabranch.execution import QueryInternals
-from anabranch.pending import Pending, fits
+from anabranch.pending import Pending
 from anabranch.publishing import Publishing, Seen, UnitEvents
 from anabranch.releasing import Releasing
-from anabranch.runs import choose, doubt, link_run, make_run, note_whole, remove_former
+from anabranch.runs import choose_run, doubt, link_run, make_run, note_whole, remove_former
 from anabranch.strategies.strategy import Release, Takeover
 
 if TYPE_CHECKING:
@@ -110,9 +110,10 @@ class Unit:
         the directory of a run, or nothing. With `owner`, only the runs of that node are gone on from.
         """
         home, output = self._place.directory, self._place.output
+        before = output.last_epoch()
         shipped = self._place.release == "shipped"
-        fitting = partial(fits, output) if shipped else None
-        base = choose(home, self.run, restore, owner=owner, fits=fitting, floor=self.input_floor())
+        wanted = Wanted(owner, output if shipped else None)
+        base = choose_run(home, self.run, restore, wanted, floor=self.input_floor())
         make_run(home, self.run, self._place.node, scratch=self.scratch)
         published = output.last_epoch()
         if base is None:
@@ -127,10 +128,12 @@ class Unit:
                     hint="the output channel was damaged; restore it from a copy",
                 )
             link_run(home / "runs" / run, self.directory, self._commit)
-            self.release.pending.inherit(home / "runs" / run, self._commit, published)
-        if shipped and after < published and self.generation >= 0:
+            # What was published since the choice may contradict what is pending: that is found out when it is released.
+            self.release.pending.inherit(home / "runs" / run, self._commit, before)
+        # What was published since the choice is no loss: executing it again is found out, and the run is superseded.
+        if shipped and after < before and self.generation >= 0:
             raise Corrupt(
-                f"unit {self.name!r} has no state of epoch {published}, and must not execute again what is published",
+                f"unit {self.name!r} has no state of epoch {before}, and must not execute again what is published",
                 hint="its stores lost a version; restore them from a copy",
             )
         self._refuse_trimmed(after)
@@ -206,10 +209,8 @@ class Unit:
         pause = threading.Event()
         while not ready() and self.failure() is None:
             if self._clock.steady_s() > deadline_s:
-                raise Corrupt(
-                    f"the query of unit {self.name!r} did not start within {_START_TIMEOUT_S:.0f} s",
-                    hint="the machine may be overloaded; run again",
-                )
+                # No error of ours: starting the node again may heal it.
+                raise TimeoutError(f"the query of unit {self.name!r} did not start within {_START_TIMEOUT_S:.0f} s")
             pause.wait(0.01)
 
     # One micro-batch

@@ -15,8 +15,6 @@ from anabranch.setup import Setup
 _LOOK_AT_LAGS_S = 0.02
 _FRESH_S = 1.5
 _MOST_LAG = 5
-# What was published lately is left for standbys: a trailing one is seconds behind, a gated one more.
-_FOR_STANDBYS_S = 60.0
 
 
 class Kept(Protocol):
@@ -29,9 +27,8 @@ class Kept(Protocol):
 class Upkeep:
     """Of one node: for the units it leads, and for all channels if it holds the pacer."""
 
-    def __init__(self, setup: Setup, replicas: Replicas, kept: Kept, leave_s: float = _FOR_STANDBYS_S) -> None:
+    def __init__(self, setup: Setup, replicas: Replicas, kept: Kept) -> None:
         self._setup = setup
-        self._leave_s = leave_s
         self._replicas = replicas
         self._kept = kept
         self._unkept: str | None = None
@@ -98,8 +95,16 @@ class Upkeep:
     # Bounded
 
     def declare_safe(self) -> None:
-        """Tell every channel what the primaries here will never need again."""
-        for name, unit in self._replicas.primaries.items():
+        """Tell every channel what the primaries here will never need again.
+
+        Where replicas race, each of them tells: the one that leads may be the one that hangs.
+        """
+        racing = {
+            name: standby.unit
+            for name, standby in self._replicas.standbys.items()
+            if self._setup.strategy(name).policy == "written"
+        }
+        for name, unit in {**racing, **self._replicas.primaries}.items():
             strategy = self._setup.strategy(name)
             if strategy.replays:
                 low = strategy.replay_from(self._replicas.view(name))
@@ -123,7 +128,7 @@ class Upkeep:
                 safe.append(channel.safe(name))
             last = channel.last_epoch()
             if any(reader in self._setup.strategies for reader in readers):
-                recent = self._recent.setdefault(name, Recent(self._leave_s))
+                recent = self._recent.setdefault(name, Recent(options.leave_s))
                 safe.append(recent.before(last, self._setup.clock.steady_s()))
             exits = not any(reader in self._setup.segments for reader in readers) or any(
                 reader in graph.sinks for reader in readers

@@ -6,6 +6,7 @@ channels/NAME/         see channel.py
 leases/ROLE/           one ledger per role
 units/NAME/runs/RUN/   a run's checkpoint and notes;  units/NAME/failures.json
 nodes/NAME.json        where a node's agent listens;  logs/NAME.log
+promises.json          what readers of each segment are promised, and how that is kept
 ending.json            the epoch after which the nodes end, once there is one
 history.jsonl          starts, failures and divergences, one line each
 """
@@ -177,6 +178,18 @@ class Work:
             )
         write_atomic(path, _encoded({**identity, "id": found["id"]}))
         return str(found["id"])
+
+    def promise(self, promises: dict[str, dict[str, str]]) -> None:
+        """Say what readers of every segment are promised."""
+        write_atomic(self.path / "promises.json", json.dumps(promises, indent=1).encode())
+
+    def promises(self) -> dict[str, dict[str, str]]:
+        """Return what readers of every segment are promised; nothing if nobody has said so yet."""
+        try:
+            found: dict[str, dict[str, str]] = json.loads((self.path / "promises.json").read_bytes())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return found
 
     def note(self, kind: str, **fields: Any) -> None:  # noqa: ANN401  JSON
         """Append one line to the history."""

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 from anabranch.assembly import Assembly, Plan
 from anabranch.channel.channel import Channel
 from anabranch.channel.inputs import Gate
+from anabranch.choosing import Wanted, acceptable, fits
+from anabranch.keeper.restoring import Accept
 from anabranch.keeper.version import Version
-from anabranch.pending import acceptable, note_origin
+from anabranch.pending import note_origin
 from anabranch.plans import BuiltSegment
 from anabranch.publishing import UnitEvents
-from anabranch.runs import newest_commit
+from anabranch.runs import RunDirectory, newest_commit
 from anabranch.setup import Setup
 from anabranch.strategies.strategy import WARM_BATCHES, Begin, Takeover, View, merge_end
 from anabranch.unit import OPEN, Unit, UnitPlace
@@ -45,8 +47,9 @@ class Workshop:
         self.channels: dict[str, Channel] = {}
 
     def assemble(self) -> dict[str, BuiltSegment]:
-        """Build every segment, and make or open the channels."""
-        self._plans = self._assembly.build_all()
+        """Make or open the channels; return the segments as they were built."""
+        self._assembly.make()
+        self._plans = dict(self._assembly.plans)
         names = [*self._setup.graph.sources, *self._setup.segments]
         self.channels = {name: self._setup.work.channel(name) for name in names}
         return {name: plan.built for name, plan in self._plans.items()}
@@ -65,8 +68,7 @@ class Workshop:
             unit.prepare_empty()
             unit.begin_after(how.after, compare_from=how.compare_from, lost=how.lost)
             gate = Gate(how.at_once, after=how.after)
-        unit.start(self._spark, gate)
-        self._await_first_poll(unit)
+        self._start(unit, gate)
         return unit
 
     def standby(self, name: str, begin: Begin) -> Unit:
@@ -78,13 +80,12 @@ class Workshop:
                 unit.begin_after(max(unit.input_floor(), self.channels[name].last_epoch() - WARM_BATCHES - 2))
         else:
             unit.prepare()
-        unit.start(self._spark, OPEN if begin.open else None)
-        self._await_first_poll(unit)
+        self._start(unit, OPEN if begin.open else None)
         return unit
 
     def newest_saved(self, name: str, *, owner: str | None) -> int:
         """Return the epoch of the newest state that a run could go on from, -1 if there is none."""
-        found = newest_commit(self._setup.work.unit_path(name), owner=owner, sure=True)
+        found = newest_commit(self._setup.work.unit_path(name), Wanted(owner), sure=True)
         return -1 if found is None else found[1].epoch
 
     def _restored(self, name: str, directory: Path) -> None:
@@ -92,9 +93,13 @@ class Workshop:
         if self._setup.strategy(name).policy != "shipped":
             self._restore(name, directory)
             return
-        version = self._restore(name, directory, partial(acceptable, self.channels[name]))
-        if version is not None:
-            note_origin(directory, version.origin or version.run, version.epoch)
+        output = self.channels[name]
+
+        def belongs(restored: Path, version: Version) -> bool:
+            note_origin(restored, version.made_by, version.epoch)
+            return fits(output, RunDirectory(restored), version.epoch)
+
+        self._restore(name, directory, Accept(partial(acceptable, output), belongs))
 
     def _unit(self, name: str, generation: int | None, *, scratch: bool = False) -> Unit:
         plan = self._plans.pop(name, None) or self._assembly.build(name)
@@ -108,7 +113,13 @@ class Workshop:
         )
         return Unit(plan.built, place, self._events, run=plan.run, generation=generation, clock=self._setup.clock)
 
-    def _await_first_poll(self, unit: Unit) -> None:
-        if not self._any_polled:
-            unit.wait_until_polled()
-            self._any_polled = True
+    def _start(self, unit: Unit, gate: Gate | None) -> None:
+        """Start a run; one that does not come up is not left running where nobody knows of it."""
+        try:
+            unit.start(self._spark, gate)
+            if not self._any_polled:
+                unit.wait_until_polled()
+                self._any_polled = True
+        except BaseException:
+            unit.stop()
+            raise

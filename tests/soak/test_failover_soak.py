@@ -230,10 +230,11 @@ def test_nodes_do_not_need_their_launcher(tmp_path, spark, seed):
 def test_half_an_hour_of_kills(tmp_path, spark, seed):
     """A random node dies every minute and a half; memory and files stay bounded, nothing is left behind."""
     chance = random.Random(seed)
+    # As much as two nodes on two cores can take, with a node away for a third of the time.
     write_input(tmp_path, files=int(SECONDS * 2), rows=100, seed=seed)
-    feeder = Feeder(tmp_path, 0.5)
+    feeder = Feeder(tmp_path, 1.0)
     seen = []
-    with started(tmp_path, 2) as run:
+    with started(tmp_path, 2, "--retain", "50") as run:
         feeder.start()
         wait_until(lambda: standbys(run) == len(PROTECTED), TIMEOUT_S, "the standbys")
         began_s = time.monotonic()

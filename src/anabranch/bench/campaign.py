@@ -28,7 +28,18 @@ from anabranch.errors import AnabranchError
 
 _FILE = Path(measured_pipelines.__file__).parent / "broken.py"
 _KINDS = ("windowed", "running", "joined", "chain")
-_STRATEGIES = ("active", "trailing", "passive-gated", "passive-warm", "passive-cold", "upstream", "amnesia")
+_STRATEGIES = (
+    "active",
+    "written",
+    "trailing",
+    "passive-gated",
+    "passive-warm",
+    "passive-cold",
+    "shipped",
+    "upstream",
+    "amnesia",
+    "none",
+)
 # Upstream backup refuses a running count: no epoch could ever be forgotten.
 _REFUSED = {("running", "upstream")}
 _TIMEOUT_S = 1800.0
@@ -61,7 +72,8 @@ def planned(number: int, options: CampaignOptions) -> Planned:
     kind, strategy = pairs[number % len(pairs)]
     chance = random.Random(number)
     nodes = chance.choice([2, 2, 2, 3])
-    return Planned(number, kind, strategy, nodes, tuple(chance.sample(sorted(CATALOGUE), options.faults)))
+    faults = sorted(name for name, fault in CATALOGUE.items() if "executors" not in fault.needs)
+    return Planned(number, kind, strategy, nodes, tuple(chance.sample(faults, options.faults)))
 
 
 def measure(options: CampaignOptions, report: Report, say: Callable[[str], None]) -> dict[str, Any]:
@@ -103,7 +115,10 @@ def _run(plan: Planned, options: CampaignOptions, kept: Path) -> dict[str, Any]:
         command = [sys.executable, "-m", "anabranch.cli.main", "chaos", str(_FILE), "--json"]
         command += [f"--faults={','.join(plan.faults)}", f"--count={options.faults}", f"--seconds={options.seconds}"]
         command += [f"--seed={plan.number}", f"--nodes={plan.nodes}", f"--out={directory / 'chaos'}"]
-        verdict = json.loads(_said(command, directory, environment).splitlines()[-1])
+        try:
+            verdict = json.loads(_said(command, directory, environment).splitlines()[-1])
+        except (AnabranchError, subprocess.TimeoutExpired, ValueError) as error:
+            verdict = {"held": False, "faults": [], "failed": f"{type(error).__name__}: {error}"}
         if not verdict["held"]:
             shutil.copytree(directory, kept / str(plan.number), dirs_exist_ok=True, symlinks=True)
         verdict.pop("report", None)

@@ -124,12 +124,22 @@ def plot_failover(report: Path, picture: Path) -> None:
     for place, name in enumerate(names):
         some = sorted((line for line in kills if line["strategy"] == name), key=lambda line: line["gap_s"])
         typical = some[len(some) // 2]["outputs"]
-        flow.plot(typical, range(len(typical)), drawstyle="steps-post", label=name)
+        before = sum(at_s <= 0 for at_s in typical)
+        flow.plot(typical, [number + 1 - before for number in range(len(typical))], drawstyle="steps-post", label=name)
         gaps.plot([place] * len(some), [line["gap_s"] for line in some], "k.", alpha=0.5)
     flow.axvline(0, color="red", linewidth=1)
-    flow.set(xlabel="seconds after the kill (a typical one)", ylabel="epochs that a reader has seen", xlim=(-5, 30))
-    flow.legend(fontsize=7)
-    gaps.set(ylabel="seconds without output", yscale="log", xticks=range(len(names)))
+    flow.set(
+        xlabel="seconds after the kill (a typical one)",
+        ylabel="epochs that a reader has seen since",
+        xlim=(-5, 20),
+        ylim=(-10, 4),
+    )
+    flow.legend(fontsize=7, loc="lower right")
+    ticks = (0.2, 0.5, 1, 2, 5, 10, 20, 50)
+    gaps.set(ylabel="seconds without output", yscale="log", xticks=range(len(names)), yticks=ticks, ylim=(0.2, 50))
+    gaps.set_yticks([], minor=True)
+    gaps.set_yticklabels([f"{tick:g}" for tick in ticks])
+    gaps.grid(axis="y", alpha=0.3)
     gaps.set_xticklabels(names, rotation=30, fontsize=7)
     figure.tight_layout()
     figure.savefig(picture)

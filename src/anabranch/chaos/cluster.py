@@ -5,23 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from anabranch.agent import ask
 from anabranch.chaos.means import faketime
 from anabranch.elsewhere import output_path
-from anabranch.errors import AgentError, AnabranchError
+from anabranch.errors import AnabranchError
 from anabranch.launcher import Fleet, NodeEnded, Surroundings
 from anabranch.node_options import NodeOptions
+from anabranch.presence import ask_to_stop
 from anabranch.processes import kill_session, of_session
 from anabranch.status import nodes_of
 from anabranch.work import Announcement, Work
 
-_LOOK_S = 0.05
 _DISK_MIB = 2048
 
 
@@ -80,9 +78,7 @@ class Cluster:
 
     def stop(self) -> None:
         """Ask every node to take no more input, deliver everything, and end."""
-        for node in self.announced():
-            with contextlib.suppress(AgentError):
-                ask(node.address, self.work.token(), "stop", {"now": False})
+        ask_to_stop(self.work, now=False)
 
     def end(self) -> None:
         """Kill everything that is left, whatever happened."""
@@ -90,9 +86,8 @@ class Cluster:
             with contextlib.suppress(AnabranchError, NodeEnded):
                 self._fleet.terminate()
         self._sessions.update(node.pid for node in self.announced())
-        deadline_s = time.monotonic() + 30.0
-        while sum(map(kill_session, self._sessions)) and time.monotonic() < deadline_s:
-            time.sleep(_LOOK_S)
+        for session in self._sessions:
+            kill_session(session)
 
     def unmount(self) -> None:
         """Keep what is on the disk of the work directory, and give that disk back."""

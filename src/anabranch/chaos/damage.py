@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,49 +24,57 @@ _NEVER_S = 1e9
 
 
 def checkpoint(scene: Scene, chance: random.Random) -> Done:
-    """Damage the state of the leading node's run, and kill the node, so that someone may need it."""
-    unit = scene.units[-1]
+    """Damage the state of the leading node's run of some unit, and kill the node, so that someone may need it."""
+    unit = chance.choice(scene.units)
     leader = scene.leader(unit)
     runs = scene.cluster.work_path / "units" / unit / "runs"
     own = [run for run in runs.iterdir() if _text(run / "owner") == leader.name and (run / "checkpoint").is_dir()]
     files = [path for run in own for path in (run / "checkpoint").rglob("*") if path.is_file()]
     # Half a micro-batch later they would be others.
     kill_session(leader.pid)
-    hit = _damage(scene, chance, _newest(files, 12), _MOST_FILES)
-    return {"did": "checkpoint damaged, SIGKILL", "files": hit, **told(leader)}
+    hit = _damage(scene, chance, _newest(files, 12), _MOST_FILES, of=unit)
+    return {"did": "checkpoint damaged, SIGKILL", "unit": unit, "files": hit, **told(leader)}
 
 
 def store(scene: Scene, chance: random.Random) -> Done:
-    """Damage one of the newest files of the stores, and kill all nodes."""
+    """Kill all nodes, take one unit's own checkpoints away, and damage one of the newest files of the stores."""
     files = [path for path in store_path(scene.cluster.scratch).rglob("*") if path.is_file() and path.stat().st_size]
     if not files:
         raise NotInjected("nothing is stored yet")
     for node in scene.cluster.living():
         kill_session(node.pid)
-    hit = _damage(scene, chance, _newest(files, 4), 1)
-    return {"did": "stored version damaged, SIGKILL of all", "files": hit}
+    unit = chance.choice(scene.units)
+    for run in (scene.cluster.work_path / "units" / unit / "runs").iterdir():
+        shutil.rmtree(run, ignore_errors=True)
+    hit = _damage(scene, chance, _newest(files, 4), 1, of=unit)
+    return {"did": "SIGKILL of all, own checkpoints removed, stored version damaged", "unit": unit, "files": hit}
 
 
 def part(scene: Scene, chance: random.Random) -> Done:
-    """Damage a part as soon as it is published."""
-    channel = scene.cluster.work.channel(scene.units[-1])
+    """Damage a part as soon as it is published, while somebody still has to read it."""
+    name = chance.choice(scene.units)
+    channel = scene.cluster.work.channel(name)
     before = channel.last_epoch()
 
-    def fresh() -> list[Path]:
+    def fresh() -> list[tuple[int, Path]]:
         manifests = [channel.manifest(epoch) for epoch in range(before + 1, channel.last_epoch() + 1)]
-        return [channel.parts / part.name for manifest in manifests if manifest is not None for part in manifest.parts]
+        parts = [(one.epoch, part) for one in manifests if one is not None for part in one.parts]
+        # What a reader has received it does not read again, unless it is killed before it has committed.
+        read = min((channel.received(reader) for reader in scene.readers[name]), default=-1)
+        return [(epoch, channel.parts / part.name) for epoch, part in parts if epoch > read]
 
-    with scene.moment(fresh, "a new part", 60.0):
-        hit = _damage(scene, chance, fresh(), 1)
-    return {"did": "part damaged", "files": hit}
+    with scene.moment(fresh, f"a new part of {name}", 60.0):
+        hit = _damage(scene, chance, [path for _, path in fresh()], 1, of=name)
+    return {"did": "part damaged", "channel": name, "files": hit}
 
 
 def manifest(scene: Scene, chance: random.Random) -> Done:
-    """Damage the newest entry of a channel's ledger."""
-    ledger = scene.cluster.work_path / "channels" / scene.units[-1] / "ledger"
+    """Damage the newest entry of a channel's ledger: a plan of a source, or what a unit has published."""
+    name = chance.choice([*scene.sources, *scene.units])
+    ledger = scene.cluster.work_path / "channels" / name / "ledger"
     files = [path for path in ledger.rglob("*") if path.is_file() and not path.name.startswith(".")]
-    hit = _damage(scene, chance, _newest(files, 1), 1, deleting=False)
-    return {"did": "manifest damaged", "files": hit}
+    hit = _damage(scene, chance, _newest(files, 1), 1, of=name, deleting=False)
+    return {"did": "manifest damaged", "channel": name, "files": hit}
 
 
 def _newest(files: list[Path], most: int) -> list[Path]:
@@ -83,8 +92,10 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _damage(scene: Scene, chance: random.Random, files: list[Path], most: int, *, deleting: bool = True) -> list[str]:
-    """Damage some files; they are put back when the pipeline has stopped because of it, or at the end."""
+def _damage(
+    scene: Scene, chance: random.Random, files: list[Path], most: int, *, of: str, deleting: bool = True
+) -> list[str]:
+    """Damage some files of a unit or channel; they are put back when the pipeline has stopped of it, or at the end."""
     hit = []
     for path in chance.sample(files, min(most, len(files))):
         try:
@@ -96,9 +107,10 @@ def _damage(scene: Scene, chance: random.Random, files: list[Path], most: int, *
                 os.truncate(path, len(content) // 2)
             else:
                 _turn_bit(path, chance.randrange(len(content)), chance.randrange(8))
+            damaged = None if how == "deleted" else path.read_bytes()
         except FileNotFoundError:
             continue
-        scene.later(_NEVER_S, f"{path.name} put back", partial(_put_back, path, content))
+        scene.later(_NEVER_S, f"{path.name} put back", partial(_put_back, path, content, damaged), (of, path.name))
         hit.append(f"{path.relative_to(scene.cluster.scratch)}: {how}")
     if not hit:
         raise NotInjected("the files were gone already")
@@ -113,11 +125,19 @@ def _turn_bit(path: Path, place: int, bit: int) -> None:
         file.write(bytes([byte ^ (1 << bit)]))
 
 
-def _put_back(path: Path, content: bytes) -> None:
-    """Put a file's content back, into the same file if it is there: others may have links to it."""
+def _put_back(path: Path, content: bytes, damaged: bytes | None) -> str | None:
+    """Put a file's content back, into the same file if it is there: others may have links to it.
+
+    Whoever has written it since made something else of it, which is left alone.
+    """
     if path.exists():
+        if damaged is None or path.read_bytes() != damaged:
+            return "left alone, it was written since"
         with path.open("r+b") as file:
             file.truncate(len(content))
             file.write(content)
-    elif path.parent.is_dir():
+    elif damaged is not None or not path.parent.is_dir():
+        return "left alone, it was removed since"
+    else:
         path.write_bytes(content)
+    return None

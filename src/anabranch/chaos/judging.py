@@ -7,15 +7,16 @@ named as missing or incomplete.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from anabranch.class_archive import with_archive
 from anabranch.elsewhere import input_path, output_path
 from anabranch.node_options import NodeOptions
 from anabranch.oracle import batch
@@ -36,12 +37,14 @@ class Judgement:
     reference: Verdict
     differing: dict[str, list[int]]
     batch: dict[str, batch.Compared]
+    # What sources that make their own rows left out, or took twice: neither oracle could see that.
+    untaken: list[str] = field(default_factory=list)
 
     @property
-    def exact(self) -> bool:
-        """Whether nothing differs."""
+    def judges(self) -> list[str]:
+        """Which of the oracles had something to say."""
         compared = [one.verdict for one in self.batch.values() if one.verdict is not None]
-        return self.reference.exact and all(verdict.exact for verdict in compared)
+        return ["reference", *(["batch"] if any(verdict.expected for verdict in compared) else [])]
 
 
 def judge(
@@ -58,7 +61,21 @@ def judge(
         verdicts = list(by_epoch(again, node.stream, output_path(scratch, name)))
         verdict = sum((one for _, one in verdicts), verdict)
         differing[name] = [epoch for epoch, one in verdicts if not one.exact]
-    return Judgement(verdict, differing, compared)
+    made = [name for name, node in graph.sources.items() if not hasattr(node.source, "directory")]
+    untaken = [what for name in made for what in _untaken(recorded, name)]
+    return Judgement(verdict, differing, compared, untaken)
+
+
+def _untaken(recorded: Work, source: str) -> Iterator[str]:
+    """Yield where the plans of a source that makes its own rows do not follow each other, row by row."""
+    channel, end = recorded.channel(source), 0
+    for epoch in range(channel.last_epoch() + 1):
+        manifest = channel.manifest(epoch)
+        planned = (manifest.planned if manifest is not None else None) or {}
+        if isinstance(planned.get("start"), int) and isinstance(planned.get("end"), int):
+            if planned["start"] != end:
+                yield f"epoch {epoch} of {source} begins at row {planned['start']}, though {end} rows were taken"
+            end = planned["end"]
 
 
 def _by_batch(
@@ -67,6 +84,7 @@ def _by_batch(
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.extraJavaOptions", with_archive(""))
     builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.sql.session.timeZone", "UTC")
     for key, value in {**graph.settings.spark, **options.settings}.items():
         builder = builder.config(key, value)
@@ -108,6 +126,8 @@ def _given(spark: SparkSession, source: Any, place: Path, order: tuple[str, ...]
         kind, schema = "text", "value string"
     else:
         kind, schema = "parquet", getattr(source, "schema", None)
+    if getattr(source, "malformed", None) == "divert":
+        options["mode"] = "DROPMALFORMED"
     found = schema or spark.read.parquet(str(place)).schema
     frame = spark.read.schema(found).options(**options).format(kind).load(str(place))
     stream = spark.readStream.schema(found).options(**options).format(kind).load(str(place))

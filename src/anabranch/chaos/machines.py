@@ -22,6 +22,7 @@ Done = dict[str, Any]
 _SECONDS = (2.0, 5.0, 10.0)
 _NODE_FILE_BYTES = 4096
 _FLUSH_US = 100_000
+_FILL_BYTES = (64 << 20, 1 << 20, 4096)
 _MOST_CLOCK_S = 3600
 
 
@@ -35,7 +36,11 @@ def read_only(scene: Scene, chance: random.Random) -> Done:
 
     if not inside("mount", "--bind", work, work) or not inside("mount", "-o", "remount,bind,ro", work):
         raise NotInjected("the node's disk could not be mounted anew")
-    scene.later(seconds, f"the disk of {leader.name} can be written again", lambda: inside("umount", work))
+
+    def heal() -> str | None:
+        return None if inside("umount", "-l", work) else "the node was gone"
+
+    scene.later(seconds, f"the disk of {leader.name} can be written again", heal)
     return {"did": f"work directory read-only for {seconds:.0f} s", **told(leader)}
 
 
@@ -43,11 +48,15 @@ def full_disk(scene: Scene, chance: random.Random) -> Done:
     """Fill the disk of the work directory."""
     seconds, ballast = chance.choice(_SECONDS), scene.cluster.work_path / ".ballast"
     with ballast.open("wb") as file:
-        while (free := shutil.disk_usage(scene.cluster.work_path).free) > 0:
-            try:
-                os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), free)
-            except OSError:
-                break
+        # What is not there as a whole is not given at all, and others write meanwhile: so in smaller and smaller steps.
+        for step in _FILL_BYTES:
+            with contextlib.suppress(OSError):
+                while True:
+                    os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), step)
+    free = shutil.disk_usage(scene.cluster.work_path).free
+    if free > _FILL_BYTES[-2]:
+        ballast.unlink(missing_ok=True)
+        raise NotInjected(f"{free} bytes are still free")
     scene.later(seconds, "the disk has room again", lambda: ballast.unlink(missing_ok=True))
     return {"did": f"disk of the work directory full for {seconds:.0f} s"}
 
@@ -55,11 +64,10 @@ def full_disk(scene: Scene, chance: random.Random) -> Done:
 def full_node(scene: Scene, chance: random.Random) -> Done:
     """Let the leading node write no file of some size."""
     leader, seconds = scene.leader(), chance.choice(_SECONDS)
-    pids = parts_of(leader).all
 
     def limit(size_bytes: int) -> int:
         limited = 0
-        for pid in pids:
+        for pid in parts_of(leader).all:  # also what it has started meanwhile
             with contextlib.suppress(OSError):
                 _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (size_bytes, hard))
@@ -75,8 +83,7 @@ def full_node(scene: Scene, chance: random.Random) -> Done:
 def slow_disk(scene: Scene, chance: random.Random) -> Done:
     """Make every flush of the leading node take longer."""
     leader, seconds = scene.leader(), chance.choice(_SECONDS)
-    parts = parts_of(leader)
-    pids = [f"--attach={pid}" for pid in (parts.driver, *parts.jvms)]
+    pids = [f"--attach={pid}" for pid in parts_of(leader).all]
     slowed = ["-e", "trace=fsync,fdatasync", "-e", f"inject=fsync,fdatasync:delay_enter={_FLUSH_US}"]
     command = ["strace", "-f", "-qq", "-o", "/dev/null", *slowed, *pids]
     quiet = subprocess.DEVNULL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ from anabranch.chaos.faults import Fault
 from anabranch.pipeline import Graph
 from anabranch.strategies import PassiveStandby, Strategy, UpstreamBackup
 
+_EXECUTORS = "in local mode the JVM is the executor; try --master 'local-cluster[1,1,1024]'"
 FAKETIME = (
     Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"),
     Path("/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1"),
@@ -24,11 +26,12 @@ def faketime() -> Path | None:
     return next((path for path in FAKETIME if path.exists()), None)
 
 
-def missing(graph: Graph, strategies: Iterable[Strategy | None], nodes: int) -> dict[str, str]:
+def missing(graph: Graph, strategies: Iterable[Strategy | None], nodes: int, master: str) -> dict[str, str]:
     """Return the means that are not there, each with what is missing."""
     held = list(strategies)
     root = os.geteuid() == 0
     found: dict[str, str | None] = {
+        "executors": _EXECUTORS if re.match(r"local(\[|$)", master) else None,
         "standby": None if nodes > 1 else "it takes --nodes 2 or more",
         "regating": None if any(_gated(one) for one in held) else "no segment has a gated standby",
         "namespaces": _first(root, "it takes root", _runs("unshare", "-m", "true"), "unshare -m does not work here"),
@@ -46,11 +49,11 @@ def possible(faults: Iterable[Fault], lacking: dict[str, str]) -> tuple[list[Fau
     """Return the faults that can be injected, and why the others cannot."""
     able, unable = [], {}
     for fault in faults:
-        reason = next((lacking[need] for need in fault.needs if need in lacking), None)
-        if reason is None:
-            able.append(fault)
+        reasons = [lacking[need] for need in fault.needs if need in lacking]
+        if reasons:
+            unable[fault.name] = ", ".join(reasons)
         else:
-            unable[fault.name] = reason
+            able.append(fault)
     return able, unable
 
 

@@ -15,6 +15,7 @@ from anabranch.chaos.faults import Strike
 from anabranch.chaos.scene import NotInjected, Scene, parts_of, told
 from anabranch.leading import PACER
 from anabranch.processes import kill_session, of_session
+from anabranch.work import Announcement
 
 Done = dict[str, Any]
 _PAUSES_S = (1.0, 3.0, 8.0)
@@ -65,6 +66,12 @@ def _kill_jvm(scene: Scene, _: random.Random) -> Done:
     return {"did": "SIGKILL of the JVM", **told(leader)}
 
 
+def _kill_executors(scene: Scene, _: random.Random) -> Done:
+    leader = scene.leader()
+    killed = _signal(parts_of(leader).executors, signal.SIGKILL)
+    return {"did": f"SIGKILL of {killed} executors", **told(leader)}
+
+
 def _kill_workers(scene: Scene, _: random.Random) -> Done:
     leader = scene.leader()
     killed = _signal(parts_of(leader).workers, signal.SIGKILL)
@@ -109,6 +116,11 @@ def _pause_workers(scene: Scene, chance: random.Random) -> Done:
     return _pause(scene, chance, {**told(leader), "of": "workers"}, parts_of(leader).workers)
 
 
+def _pause_executors(scene: Scene, chance: random.Random) -> Done:
+    leader = scene.leader()
+    return _pause(scene, chance, {**told(leader), "of": "executors"}, parts_of(leader).executors)
+
+
 def _pause_all(scene: Scene, chance: random.Random) -> Done:
     living = scene.cluster.living()
     pids = [pid for node in living for pid in parts_of(node).all]
@@ -150,20 +162,39 @@ def _kill_in_start(scene: Scene, chance: random.Random) -> Done:
 
 def _kill_in_checkpoint(scene: Scene, _: random.Random) -> Done:
     """Kill the leading node between the offsets that Spark wrote and the commit that it has not."""
-    unit = scene.units[-1]
-    leader = scene.leader(unit)
-
-    def writing() -> bool:
-        for checkpoint in (scene.cluster.work_path / "units" / unit / "runs").glob("*/checkpoint"):
-            offsets, commits = _newest(checkpoint / "offsets"), _newest(checkpoint / "commits")
-            if offsets > commits:
-                return True
-        return False
-
-    with scene.moment(writing, "a checkpoint on its way"):
+    leader = scene.leader()
+    with scene.moment(_writing(scene, leader), "a checkpoint on its way"):
         if not kill_session(leader.pid):
             raise NotInjected("the node was gone already")
     return {"did": "SIGKILL in a checkpoint", **told(leader)}
+
+
+def _pause_in_checkpoint(scene: Scene, chance: random.Random) -> Done:
+    """Pause the leading node there."""
+    leader = scene.leader()
+    pids = parts_of(leader).all
+    with scene.moment(_writing(scene, leader), "a checkpoint on its way"):
+        return _pause(scene, chance, {**told(leader), "in": "a checkpoint"}, pids)
+
+
+def _writing(scene: Scene, leader: Announcement) -> Callable[[], bool]:
+    """Say of the newest run of the node that leads whether Spark has written offsets and no commit for them."""
+    runs = scene.cluster.work_path / "units" / scene.units[-1] / "runs"
+
+    def writing() -> bool:
+        own = [run for run in sorted(runs.glob("r*")) if _text(run / "owner") == leader.name]
+        if not own:
+            return False
+        checkpoint = own[-1] / "checkpoint"
+        return _newest(checkpoint / "offsets") > _newest(checkpoint / "commits")
+
+    return writing
+
+
+def _text(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text()
+    return ""
 
 
 def _newest(directory: Path) -> int:
@@ -173,14 +204,32 @@ def _newest(directory: Path) -> int:
 
 
 def _kill_in_takeover(scene: Scene, _: random.Random) -> Done:
+    def kill(first: Announcement, second: Announcement) -> Done:
+        if not kill_session(second.pid):
+            raise NotInjected("the node that took over was gone already")
+        nodes = [first.name, second.name]
+        return {"did": "SIGKILL, and of the node that took over", "nodes": nodes, "pid": second.pid}
+
+    return _in_takeover(scene, kill)
+
+
+def _pause_in_takeover(scene: Scene, chance: random.Random) -> Done:
+    def pause(first: Announcement, second: Announcement) -> Done:
+        return _pause(scene, chance, {**told(second), "killed": first.name}, parts_of(second).all)
+
+    return _in_takeover(scene, pause)
+
+
+def _in_takeover(scene: Scene, act: Callable[[Announcement, Announcement], Done]) -> Done:
+    """Kill the leading node, and act as soon as another one has taken over."""
     unit = scene.units[-1]
     first, before = scene.leader(unit), scene.cluster.generation(unit)
     kill_session(first.pid)
     with scene.moment(lambda: scene.cluster.generation(unit) > before, "the takeover", 60.0):
         second = scene.cluster.holder(unit)
-        if second is None or not kill_session(second.pid):
+        if second is None:
             raise NotInjected("the node that took over was gone already")
-    return {"did": "SIGKILL, and of the node that took over", "nodes": [first.name, second.name], "pid": second.pid}
+        return act(first, second)
 
 
 def _kill_in_regating(scene: Scene, _: random.Random) -> Done:
@@ -196,7 +245,7 @@ def _kill_in_trimming(scene: Scene, _: random.Random) -> Done:
     holder = scene.cluster.holder(PACER)
     if holder is None:
         raise NotInjected("nobody paces")
-    names = [*scene.sources, *scene.units]
+    names = scene.inner_channels()
 
     def floors() -> list[int]:
         return [scene.cluster.work.channel(name).ledger.floor() for name in names]
@@ -233,17 +282,21 @@ NEMESES: dict[str, Callable[[Scene, random.Random], Done]] = {
     "kill-standby": _kill_standby,
     "kill-driver": _kill_driver,
     "kill-jvm": _kill_jvm,
+    "kill-executors": _kill_executors,
     "kill-workers": _kill_workers,
     "kill-but-one": _kill_but_one,
     "kill-all": _kill_all,
     "pause": _pause_node,
     "pause-jvm": _pause_jvm,
     "pause-driver": _pause_driver,
+    "pause-executors": _pause_executors,
     "pause-workers": _pause_workers,
     "pause-all": _pause_all,
     "kill-in-start": _kill_in_start,
     "kill-in-checkpoint": _kill_in_checkpoint,
     "kill-in-takeover": _kill_in_takeover,
+    "pause-in-checkpoint": _pause_in_checkpoint,
+    "pause-in-takeover": _pause_in_takeover,
     "kill-in-regating": _kill_in_regating,
     "kill-in-trimming": _kill_in_trimming,
     "read-only": machines.read_only,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +54,26 @@ class Recorder:
             and self._channels[name].last_epoch() == Work.open(self._work).channel(name).last_epoch()
             for name in self._sources
         )
+
+
+class Deliveries:
+    """Watches what is delivered: a file that could be read once must stay as it was."""
+
+    def __init__(self, directories: list[Path]) -> None:
+        self._directories = directories
+        self._seen: dict[str, tuple[int, int, int]] = {}
+        self.rewritten: list[str] = []
+
+    def look(self) -> None:
+        """Note new files, and those that are no longer what they were."""
+        there: dict[str, tuple[int, int, int]] = {}
+        for directory in self._directories:
+            with contextlib.suppress(FileNotFoundError):
+                for entry in os.scandir(directory):
+                    if entry.name.startswith("epoch-"):
+                        found = entry.stat()
+                        there[entry.path] = found.st_ino, found.st_size, found.st_mtime_ns
+        for path, known in self._seen.items():
+            if there.get(path) != known and path not in self.rewritten:
+                self.rewritten.append(path)
+        self._seen = there | self._seen

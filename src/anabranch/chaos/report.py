@@ -21,7 +21,8 @@ _SHOWN = 200
 
 def write_report(history: Path, page: Path) -> Path:
     """Write the page; return where it is."""
-    lines = read_history(history)
+    # What was seen in the ledgers is noted when all is over.
+    lines = sorted(read_history(history), key=lambda line: float(line["at_s"]))
     verdict: dict[str, Any] = next((line for line in reversed(lines) if line["kind"] == "verdict"), {})
     began = next((line for line in lines if line["kind"] == "began"), {})
     name, word = _text(Path(str(began.get("file", ""))).name), "held" if verdict.get("held") else "broken"
@@ -65,7 +66,7 @@ def _summary(began: dict[str, Any], verdict: dict[str, Any]) -> str:
         ("against a plain batch query", _batch(verdict)),
         (
             "longest time without output",
-            f"{verdict.get('max_gap_s')} s; the median before the faults was {verdict.get('steady_gap_s')} s",
+            f"{_seconds(verdict.get('max_gap_s'))}; the median before was {_seconds(verdict.get('steady_gap_s'))}",
         ),
     ]
     if verdict.get("failed"):
@@ -73,7 +74,13 @@ def _summary(began: dict[str, Any], verdict: dict[str, Any]) -> str:
     return _table(("", ""), rows)
 
 
+def _seconds(value: float | None) -> str:
+    return "none to tell" if value is None else f"{value} s"
+
+
 def _reference(verdict: dict[str, Any]) -> str:
+    if verdict.get("rows_expected") is None:
+        return "not judged"
     return (
         f"{verdict.get('rows_expected', 0):,} rows expected, {verdict.get('rows_delivered', 0):,} delivered: "
         f"{verdict.get('lost')} lost, {verdict.get('duplicated')} duplicated, {verdict.get('wrong')} wrong"
@@ -82,6 +89,8 @@ def _reference(verdict: dict[str, Any]) -> str:
 
 def _batch(verdict: dict[str, Any]) -> str:
     batch = verdict.get("batch", {})
+    if not verdict.get("judged_by"):
+        return "not judged"
     text = (
         f"{batch.get('expected', 0):,} rows expected: {batch.get('lost')} lost, {batch.get('duplicated')} duplicated, "
         f"{batch.get('wrong')} wrong; {verdict.get('batch_undecided', 0)} undecided because of late rows"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +12,18 @@ from anabranch.chaos import nemeses
 from anabranch.chaos.cluster import Cluster
 from anabranch.chaos.faults import Strike, chosen, schedule
 from anabranch.chaos.history import History
-from anabranch.chaos.judging import Judgement, judge
+from anabranch.chaos.judging import judge
 from anabranch.chaos.means import missing, possible
-from anabranch.chaos.recording import Recorder
+from anabranch.chaos.recording import Deliveries, Recorder
 from anabranch.chaos.scene import NotInjected, Scene
+from anabranch.chaos.verdict import Course, drawn_sinks, lossy_sinks, verdict
 from anabranch.chaos.workload import Workload
-from anabranch.elsewhere import input_path
+from anabranch.elsewhere import input_path, output_path
 from anabranch.errors import AnabranchError, PipelineError
 from anabranch.launcher import NodeEnded
 from anabranch.loading import load_pipeline
 from anabranch.node_options import NodeOptions
-from anabranch.oracle.batch import total
-from anabranch.segments import cut, override, strategies
+from anabranch.segments import consumers, cut, override, strategies
 from anabranch.strategies import Amnesia
 
 _READY_S, _END_S = 300.0, 600.0
@@ -35,6 +33,8 @@ _LOOK_S = 0.1
 _ASK_S = 5.0
 _WARM_UP_S = 30.0
 _RETAINED_EPOCHS = 5
+# Inputs are trimmed soon, so that recoveries have no more than they need.
+_LEAVE_S = 3.0
 # A pipeline that stops because of damage is started again when that is put right; this often.
 _MOST_STOPS = 5
 
@@ -67,7 +67,7 @@ class Chaos:
         self._graph = load_pipeline(options.file).graph()
         if not self._graph.sinks:
             raise PipelineError("the pipeline has no sink", hint="add one: what is delivered is what is compared")
-        segments = cut(self._graph)
+        self._segments = segments = cut(self._graph)
         self._strategies = (
             strategies(self._graph, segments)
             if options.strategy is None
@@ -75,7 +75,7 @@ class Chaos:
         )
         self._amnesic = any(isinstance(strategy, Amnesia) for strategy in self._strategies.values())
         wanted = chosen(options.faults)
-        lacking = missing(self._graph, [self._strategies.get(name) for name in segments], options.nodes)
+        lacking = missing(self._graph, [self._strategies.get(name) for name in segments], options.nodes, options.master)
         able, self._unable = possible(wanted, lacking)
         if not able:
             reasons = "; ".join(f"{name}: {why}" for name, why in self._unable.items())
@@ -92,6 +92,7 @@ class Chaos:
             session=f"chaos-{options.seed}",
             # Trimming is part of what is tried; but what amnesia says of its gaps is read at the end.
             retain_epochs="all" if self._amnesic else _RETAINED_EPOCHS,
+            leave_s=_LEAVE_S,
         )
         self._stops = 0
         self._untaken: dict[str, list[str]] = {}
@@ -112,12 +113,13 @@ class Chaos:
             faults=[strike.fault.name for strike in self._strikes],
             unable=self._unable,
         )
-        sinks = {name: node.stream for name, node in self._graph.sinks.items()}
         workload = Workload(
             self._graph, self._scratch, seconds=self._options.seconds + _WARM_UP_S, seed=self._options.seed
         )
         healed = lambda what: self._history.note("healed", what=what)  # noqa: E731
-        self._scene = Scene(self._cluster, self._units, list(self._graph.sources), sinks, workload, healed)
+        readers = consumers(self._graph, self._segments)
+        self._scene = Scene(self._cluster, self._units, list(self._graph.sources), readers, workload, healed)
+        self._deliveries = Deliveries([output_path(self._scratch, name) for name in self._graph.sinks])
         self._recorder = Recorder(self._cluster.work_path, self._scratch / "recorded", list(self._graph.sources))
         failed: str | None = None
         try:
@@ -135,6 +137,7 @@ class Chaos:
             self._scene.put_right(everything=True)
             self._cluster.end()
             self._recorder.look()
+            self._deliveries.look()
             self._cluster.unmount()
         return self._judged(workload, failed)
 
@@ -143,6 +146,7 @@ class Chaos:
     def _look(self) -> bool:
         """Look after the nodes; a pipeline that stopped because of damage goes on when that is put right."""
         self._recorder.look()
+        self._deliveries.look()
         self._scene.put_right()
         try:
             return self._cluster.poll()
@@ -154,8 +158,9 @@ class Chaos:
         self._stops += 1
         self._history.note("stopped", error=error.message, hint=error.hint)
         self._say(f"the pipeline stopped: {error.message}")
-        damaged = [undo for undo in self._scene.undos if undo.what.endswith("put back")]
-        if self._stops > _MOST_STOPS or not damaged:
+        told = f"{error.message} {error.hint}"
+        excused = any(name in told for undo in self._scene.undos for name in undo.names)
+        if self._stops > _MOST_STOPS or not excused:
             raise error
         self._cluster.end()
         self._scene.put_right(everything=True)
@@ -200,12 +205,14 @@ class Chaos:
         at = time.time()
         try:
             done = nemeses.strike(self._scene, strike)
-        except NotInjected as error:
+        except (NotInjected, AnabranchError, OSError) as error:
+            # A nemesis may meet what another one broke, or what is just being written.
+            if isinstance(error, NodeEnded):
+                self._history.note("not injected", at=at, fault=strike.fault.name, why="the pipeline stopped")
+                self._stopped(error)
+                return
             self._history.note("not injected", at=at, fault=strike.fault.name, why=str(error))
             self._say(f"{strike.fault.name}: not injected, {error}")
-        except NodeEnded as error:
-            self._history.note("not injected", at=at, fault=strike.fault.name, why="the pipeline stopped")
-            self._stopped(error)
         else:
             line = self._history.note("fault", at=at, fault=strike.fault.name, **done)
             self._injected.append(line)
@@ -244,6 +251,8 @@ class Chaos:
     def _judged(self, workload: Workload, failed: str | None) -> dict[str, Any]:
         self._note_what_was_seen()
         judgement = None
+        if failed is None and not self._recorder.complete():
+            failed = "it could not be judged: plans of the sources were forgotten before they were copied"
         if failed is None:
             self._say("comparing with the run without faults, and with a batch query …")
             options = self._node_options
@@ -251,66 +260,32 @@ class Chaos:
                 judgement = judge(self._graph, options, self._scratch, self._recorder.recorded, workload.order)
             except (AnabranchError, NodeEnded) as error:
                 failed = f"it could not be judged: {error}"
-        line = self._line(judgement, failed)
+        line = verdict(self._course(), judgement, failed)
         self._history.note("verdict", **line)
         return line
 
-    def _line(self, judgement: Judgement | None, failed: str | None) -> dict[str, Any]:
+    def _course(self) -> Course:
         times = {name: self._cluster.delivered(name) for name in self._graph.sinks}
-        steady_s, longest_s = self._gaps(times)
-        named = self._names_all(judgement) if self._amnesic and judgement is not None else False
-        held = judgement is not None and (judgement.exact or named) and bool(self._injected) and failed is None
-        compared = {} if judgement is None else judgement.batch
-        batch = total(compared)
-        reference = None if judgement is None else judgement.reference
-        return {
-            "strategy": ", ".join(sorted({type(one).__name__ for one in self._strategies.values()})) or "none",
-            "guarantee": "gap" if self._amnesic else "precise",
-            "faults": [line["fault"] for line in self._injected],
-            "epochs": max((max(epochs, default=-1) + 1 for epochs in times.values()), default=0),
-            "rows_expected": 0 if reference is None else reference.expected,
-            "rows_delivered": 0 if reference is None else reference.delivered,
-            **{key: 0 if reference is None else getattr(reference, key) for key in ("lost", "duplicated", "wrong")},
-            "batch": {key: value for key, value in asdict(batch).items() if key != "examples"},
-            "batch_left_out": {name: one.reason for name, one in compared.items() if one.verdict is None},
-            "batch_undecided": sum(one.undecided for one in compared.values()),
-            "differing": {} if judgement is None else {n: e[:20] for n, e in judgement.differing.items() if e},
-            "examples": [*(reference.examples if reference is not None else ()), *batch.examples][:6],
-            "unable": self._unable,
-            "stops": self._stops,
-            "failed": failed,
-            "seed": self._options.seed,
-            "max_gap_s": longest_s,
-            "steady_gap_s": steady_s,
-            "held": held,
-        }
+        began_s, last_s = self._history.began_s, self._scene.workload.last_given_s
+        return Course(
+            strategies=self._strategies,
+            seed=self._options.seed,
+            injected=self._injected,
+            unable=self._unable,
+            stops=self._stops,
+            delivered={name: {e: at - began_s for e, at in epochs.items()} for name, epochs in times.items()},
+            ends_s=None if last_s is None else last_s - began_s,
+            rewritten=self._deliveries.rewritten,
+            lossy=lossy_sinks(self._graph, self._segments, self._strategies),
+            named=self._named,
+            drawn=drawn_sinks(self._graph, self._segments, self._cluster.work.promises()),
+        )
 
-    def _names_all(self, judgement: Judgement) -> bool:
-        """Say whether every epoch that differs is marked as missing or incomplete."""
-        for name, epochs in judgement.differing.items():
-            channel = self._cluster.work.channel(self._graph.sinks[name].stream)
-            for epoch in epochs:
-                manifest = channel.manifest(epoch) if epoch > channel.ledger.floor() else None
-                if manifest is None or not (manifest.gap or manifest.incomplete):
-                    return False
-        return True
-
-    def _gaps(self, times: dict[str, dict[int, float]]) -> tuple[float | None, float | None]:
-        """Return the median time between two deliveries before the first fault, and the longest after it.
-
-        What comes after the last input does not count.
-        """
-        first = min((line["at_s"] for line in self._injected), default=None)
-        last_s = self._scene.workload.last_given_s
-        before: list[float] = []
-        after: list[float] = []
-        for epochs in times.values():
-            times_s = [at for at in sorted(epochs.values()) if last_s is None or at <= last_s]
-            for earlier, later in itertools.pairwise(times_s):
-                fault_free = first is None or later - self._history.began_s < first
-                (before if fault_free else after).append(later - earlier)
-        steady = round(statistics.median(before), 3) if before else None
-        return steady, round(max(after), 3) if after else None
+    def _named(self, sink: str, epoch: int) -> bool:
+        """Say whether an epoch is marked as missing or incomplete."""
+        channel = self._cluster.work.channel(self._graph.sinks[sink].stream)
+        manifest = channel.manifest(epoch) if epoch > channel.ledger.floor() else None
+        return manifest is not None and (manifest.gap or manifest.incomplete)
 
     def _note_what_was_seen(self) -> None:
         """Add takeovers and deliveries to the history."""

@@ -18,6 +18,7 @@ from anabranch.work import Announcement
 _LEADER_S = 60.0
 _POLL_S = 0.2
 _LOOK_S = 0.002
+_EXECUTOR = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
 class NotInjected(Exception):
@@ -31,16 +32,18 @@ class Undo:
     due_s: float
     what: str
     do: Callable[[], object]
+    # What an error has to name for which this is the reason.
+    names: tuple[str, ...] = ()
 
 
 @dataclass
 class Scene:
-    """One run. `units` are the segments, in the order of the stream; `sinks` name what each delivers."""
+    """One run. `units` are the segments, in the order of the stream; `readers` who reads each channel."""
 
     cluster: Cluster
     units: list[str]
     sources: list[str]
-    sinks: dict[str, str]
+    readers: dict[str, tuple[str, ...]]
     workload: Workload
     healed: Callable[[str], object] = lambda _: None
     undos: list[Undo] = field(default_factory=list)
@@ -66,16 +69,23 @@ class Scene:
             raise NotInjected("no other node is there")
         return chance.choice(others)
 
-    def later(self, seconds: float, what: str, do: Callable[[], object]) -> None:
+    def later(self, seconds: float, what: str, do: Callable[[], object], names: tuple[str, ...] = ()) -> None:
         """Put something right again after some seconds, or at the end."""
-        self.undos.append(Undo(time.monotonic() + seconds, what, do))
+        self.undos.append(Undo(time.monotonic() + seconds, what, do, names))
+
+    def inner_channels(self) -> list[str]:
+        """Return the channels from which a recovery reads."""
+        return [name for name, readers in self.readers.items() if set(readers).intersection(self.units)]
 
     def put_right(self, *, everything: bool = False) -> None:
         """Undo what is due."""
         for undo in [undo for undo in self.undos if everything or undo.due_s <= time.monotonic()]:
             self.undos.remove(undo)
-            undo.do()
-            self.healed(undo.what)
+            try:
+                undone = undo.do()
+            except OSError as error:
+                undone = str(error)
+            self.healed(f"{undo.what}: {undone}" if isinstance(undone, str) else undo.what)
 
     @contextmanager
     def moment(self, seen: Callable[[], object], what: str, timeout_s: float = 30.0) -> Iterator[None]:
@@ -95,30 +105,31 @@ class Scene:
 
 @dataclass(frozen=True)
 class Parts:
-    """The processes of a node."""
+    """The processes of a node. In local mode the JVM is the executor; elsewhere executors are JVMs of their own."""
 
     driver: int
     jvms: list[int]
+    executors: list[int]
     workers: list[int]
 
     @property
     def all(self) -> list[int]:
-        return [self.driver, *self.jvms, *self.workers]
+        return [self.driver, *self.jvms, *self.executors, *self.workers]
 
 
 def parts_of(node: Announcement) -> Parts:
     """Return the processes of a node, by what they are."""
-    jvms, workers = [], []
+    parts = Parts(node.pid, [], [], [])
     for pid, _ in of_session(node.pid):
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
         if command[0].endswith(b"java"):
-            jvms.append(pid)
+            (parts.executors if _EXECUTOR in command else parts.jvms).append(pid)
         elif pid != node.pid:
-            workers.append(pid)
-    return Parts(node.pid, jvms, workers)
+            parts.workers.append(pid)
+    return parts
 
 
 def told(node: Announcement) -> dict[str, Any]:

@@ -17,11 +17,13 @@ from anabranch.bench import keeping as keeping_bench
 from anabranch.bench import latency as latency_bench
 from anabranch.bench import overhead as overhead_bench
 from anabranch.bench import plots
+from anabranch.bench import starting as starting_bench
 from anabranch.bench import stores as stores_bench
 from anabranch.bench import throughput as throughput_bench
 from anabranch.bench.report import Report
 from anabranch.cli.places import JsonOption, TraceOption
 from anabranch.errors import PipelineError
+from anabranch.preparation.making import ensure
 
 app = typer.Typer(help="Measure, side by side with bare Spark in one run.", no_args_is_help=True)
 OutOption = Annotated[Path, typer.Option("--out", help="Directory for JSON lines and plots.")]
@@ -114,6 +116,22 @@ def stores(
 
 
 @app.command()
+def start(
+    *, rounds: RoundsOption = 3, out: OutOption = DEFAULT_OUT, as_json: JsonOption = False, trace: TraceOption = False
+) -> None:
+    """Seconds and CPU until a node has published something, with the archive of Spark's classes and without.
+
+    Example:
+      anabranch bench start --rounds 3
+    """
+    del trace  # read by main
+    report = _report(out, "start")
+    ensure(_say)
+    ratios = starting_bench.measure(rounds, report, _say)
+    _conclude(ratios, report, as_json=as_json, what="of a start without the archive")
+
+
+@app.command()
 def keeper(
     *, rounds: RoundsOption = 3, out: OutOption = DEFAULT_OUT, as_json: JsonOption = False, trace: TraceOption = False
 ) -> None:
@@ -157,6 +175,7 @@ def failover(
             f"there is no strategy {unknown[0]!r} to measure", hint=f"use {', '.join(failover_bench.STRATEGIES)}"
         )
     report = _report(out, "failover", afresh=afresh)
+    ensure(_say)
     failover_bench.measure(failover_bench.FailoverOptions(strategies, kills), report, _say)
     plots.plot_failover(report.path, out / "failover.png")
     found = failover_bench.summary(report, strategies)
@@ -181,6 +200,7 @@ def chaos(
     """
     del trace  # read by main
     report = _report(out, "chaos", afresh=False)
+    ensure(_say)
     found = campaign_bench.measure(campaign_bench.CampaignOptions(runs=runs, seconds=seconds), report, _say)
     if as_json:
         sys.stdout.write(json.dumps(found) + "\n")
@@ -206,6 +226,7 @@ def overhead(
     """
     del trace  # read by main
     report = _report(out, "overhead")
+    ensure(_say)
     found = overhead_bench.measure(overhead_bench.OverheadOptions(seconds, rounds), report, _say)
     plots.plot_overhead(report.path, out / "overhead.png")
     _tell(found, report, as_json=as_json)

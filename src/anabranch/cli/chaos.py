@@ -107,6 +107,8 @@ def _show_verdict(verdict: dict[str, Any], report: Path, console: Console) -> No
     console.print(
         f"{verdict['epochs']} epochs, {verdict['rows_delivered']:,} rows, {verdict['rows_expected']:,} expected: "
         f"{verdict['lost']} lost, {verdict['duplicated']} duplicated, {verdict['wrong']} wrong"
+        if verdict["judged_by"]
+        else "not judged"
     )
     batch = verdict["batch"]
     console.print(
@@ -125,4 +127,5 @@ def _show_verdict(verdict: dict[str, Any], report: Path, console: Console) -> No
         f"longest time without output {verdict['max_gap_s']} s (before the faults {verdict['steady_gap_s']} s)"
     )
     console.print(f"report: {report}")
-    console.print("[bold green]HELD[/bold green]" if verdict["held"] else "[bold red]BROKEN[/bold red]")
+    alone = " by one oracle only" if len(verdict["judged_by"]) == 1 else ""
+    console.print(f"[bold green]HELD[/bold green]{alone}" if verdict["held"] else "[bold red]BROKEN[/bold red]")

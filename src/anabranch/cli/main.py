@@ -7,7 +7,7 @@ import traceback
 
 import typer
 
-from anabranch.cli import bench, chaos, doctor, failover, read, restore, run, status, stop
+from anabranch.cli import bench, chaos, doctor, failover, plan, prepare, read, restore, run, status, stop
 from anabranch.errors import AnabranchError
 
 app = typer.Typer(
@@ -25,7 +25,9 @@ app.command("stop")(stop.stop)
 app.command("failover")(failover.failover)
 app.command("restore")(restore.restore)
 app.command("doctor")(doctor.doctor)
+app.command("plan")(plan.plan)
 app.command("chaos")(chaos.chaos)
+app.command("prepare")(prepare.prepare)
 app.add_typer(bench.app, name="bench")
 
 

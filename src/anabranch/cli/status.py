@@ -32,6 +32,10 @@ def status(*, work: WorkOption = None, as_json: JsonOption = False, trace: Trace
     if alive:
         published = {channel["name"]: channel["last"] for channel in found["channels"]}
         console.print(_units(alive, published))
+    for name, promised in found["promises"].items():
+        how = "unprotected" if promised["strategy"] == "none" else promised["strategy"]
+        text = f"{name}: {promised['promised']} ({promised['class']}, {how})"
+        console.print(text, highlight=False, markup=False)
     console.print(_channels(found["channels"]))
     if found["failovers"]:
         console.print("takeovers", style="italic")

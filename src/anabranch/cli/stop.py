@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 import time
@@ -13,6 +12,7 @@ import typer
 from anabranch.agent import ask
 from anabranch.cli.places import JsonOption, TraceOption, WorkOption, open_work
 from anabranch.errors import AgentError
+from anabranch.presence import ask_to_stop
 
 _LOOK_S = 0.1
 
@@ -34,11 +34,7 @@ def stop(
     """
     del trace  # read by main
     opened = open_work(work)
-    asked: dict[str, str] = {}
-    for node in opened.announced():
-        with contextlib.suppress(AgentError):
-            ask(node.address, opened.token(), "stop", {"now": now})
-            asked[node.name] = node.address
+    asked = ask_to_stop(opened, now=now)
     if not asked:
         raise AgentError(f"no node of {opened.path} is running", hint="`anabranch status` shows the work directory")
     waiting = dict(asked)

@@ -73,7 +73,8 @@ class CommitContents:
             oldest = min(oldest, first)
         for operator in self._operators(batch_id):
             found += self._unversioned(f"state/{operator}")
-        found += [f"commits/{number}" for number in range(oldest, batch_id + 1)]
+        commits = [f"commits/{number}" for number in range(oldest, batch_id + 1)]
+        found += [path for path in commits if (self._checkpoint / path).exists()]
         self._forget_before(oldest)
         return found
 
@@ -105,11 +106,7 @@ class CommitContents:
         for version in range(batch_id + 1, 0, -1):
             wanted: list[str | None] = [None]
             if any(some.unique_id is not None for some in files.get(version, [])):
-                try:
-                    ids = self._unique_ids(version - 1).get(operator, [])
-                except Corrupt as error:
-                    raise Corrupt(f"{error.message}{useless}", hint=error.hint) from error
-                wanted = [*ids[partition]] if partition < len(ids) else []
+                wanted = self._wanted(operator, partition, version, files[version], useless)
             here = {some.kind: some for some in files.get(version, []) if some.unique_id in wanted}
             snapshot = here.get("zip") or here.get("snapshot")
             if snapshot is not None:
@@ -125,6 +122,26 @@ class CommitContents:
                 )
             chain.append(f"{store}/{changelog.name}")
         return chain, 0
+
+    def _wanted(
+        self, operator: str, partition: int, version: int, present: list[_StateFile], useless: str
+    ) -> list[str | None]:
+        """Return the ids that a version of a store may have.
+
+        Spark forgets old commits sooner than state that still counts, if snapshots are slow to come. Then a version
+        that is there once is the one that was committed.
+        """
+        only = {some.unique_id for some in present}
+        if version - 1 not in self._ids and version - 1 < self._oldest_commit() and len(only) == 1:
+            return list(only)
+        try:
+            ids = self._unique_ids(version - 1).get(operator, [])
+        except Corrupt as error:
+            raise Corrupt(f"{error.message}{useless}", hint=error.hint) from error
+        return [*ids[partition]] if partition < len(ids) else []
+
+    def _oldest_commit(self) -> int:
+        return min((int(name) for name in os.listdir(self._checkpoint / "commits") if name.isdigit()), default=0)
 
     def _unique_ids(self, batch_id: int) -> dict[str, list[list[str]]]:
         if batch_id not in self._ids:

@@ -71,7 +71,7 @@ class Keeper:
         self._thread = threading.Thread(target=self._loop, name=f"keeper of {options.unit}", daemon=True)
 
     def _lane(self, number: int, name: str, store: Target, shipped: Callable[[str, Version], None]) -> Lane:
-        options = LaneOptions(self._options.work, self._directory / "kept" / str(number))
+        options = LaneOptions(self._options.work, self._directory / "kept" / str(number), ceiling=self._options.ceiling)
         self._offered[name] = (-1, self._clock.steady_s())
         return Lane(store, options, self._clock, lambda version: shipped(name, version))
 
@@ -100,8 +100,6 @@ class Keeper:
         commit = last_commit(self._checkpoint)
         if commit is None or commit.epoch < 0:
             return True
-        if not self._allowed(commit):
-            return False
         late = [name for name, (epoch, _) in self._offered.items() if epoch < commit.epoch]
         self._offer(commit, late)
         deadline_s = self._clock.steady_s() + timeout_s
@@ -129,27 +127,25 @@ class Keeper:
         if self._seen is None or last_batch(self._checkpoint / "commits") != self._seen.batch_id:
             self._seen = last_commit(self._checkpoint)
         commit = self._seen
-        if commit is None or commit.epoch < 0 or not self._allowed(commit):
+        if commit is None or commit.epoch < 0:
             return
         now_s = self._clock.steady_s()
         ready = [
             name
             for name, (epoch, at_s) in self._offered.items()
             if due(self._options.trigger, epochs=commit.epoch - epoch, seconds=now_s - at_s)
+            and not self._lanes[name].held_back
         ]
         self._offer(commit, ready)
-
-    def _allowed(self, commit: Commit) -> bool:
-        ceiling = self._options.ceiling()
-        return ceiling is None or commit.epoch <= ceiling
 
     def _offer(self, commit: Commit, names: list[str]) -> None:
         if not names:
             return
         paths = [f"{self._run_path}/checkpoint/{path}" for path in self._contents.files(commit.batch_id)]
-        watermarks = f"{self._run_path}/watermarks/{commit.batch_id}"
-        if (self._options.work / watermarks).exists():
-            paths.append(watermarks)
+        noted = last_batch(self._directory / "watermarks")
+        if noted is not None:
+            # Where any are noted, those of the commit belong to it; if they are gone, so is the commit.
+            paths.append(f"{self._run_path}/watermarks/{commit.batch_id}")
         paths += self._options.surroundings(commit.epoch)
         waiting = Waiting(
             unit=self._options.unit,

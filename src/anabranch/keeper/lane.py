@@ -31,6 +31,8 @@ _BATCH_BYTES = 4 << 20
 # A store that failed is asked again after this long, doubled up to the longest.
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 5.0
+# How often a version that has to wait looks whether it may go.
+_CEILING_LOOK_S = 0.05
 
 
 class Target(Protocol):
@@ -79,11 +81,15 @@ class Counters:
 
 @dataclass(frozen=True)
 class LaneOptions:
-    """How a lane works: where files are, where it links them, and how many versions the store keeps."""
+    """How a lane works: where files are, where it links them, and how many versions the store keeps.
+
+    A version above the `ceiling` waits until that has come up to it; None: there is none.
+    """
 
     root: Path
     links: Path
     keep_versions: int = 2
+    ceiling: Callable[[], int | None] = lambda: None
 
 
 class Lane:
@@ -126,6 +132,12 @@ class Lane:
             self._count(waiting_epoch=waiting.epoch, coalesced=self.counters.coalesced + coalesced)
             self._changed.notify_all()
 
+    @property
+    def held_back(self) -> bool:
+        """Whether a version waits for the ceiling; another one in its place would wait even longer."""
+        waiting, ceiling = self._waiting, self._options.ceiling()
+        return waiting is not None and ceiling is not None and waiting.epoch > ceiling
+
     def failure(self) -> BaseException | None:
         """Return why the lane ended by itself, None while it works."""
         return self._failure
@@ -161,6 +173,8 @@ class Lane:
             with self._changed:
                 self._changed.wait_for(lambda: self._hurried or self._stopping, rest_s(self.counters.busy_s))
                 self._changed.wait_for(lambda: self._waiting is not None or self._stopping)
+                while self.held_back and not self._stopping:
+                    self._changed.wait(_CEILING_LOOK_S)
                 waiting, self._waiting = self._waiting, None
             if waiting is None or self._stopping:
                 return

@@ -59,8 +59,10 @@ def find_versions(urls: Iterable[str], prefix: str = "") -> dict[str, list[Found
     for url in urls:
         try:
             for namespace in namespaces(url, prefix):
-                for version in _readable_versions(url, namespace):
-                    found.setdefault(version.unit, []).append(Found(version, url, namespace))
+                # One that is damaged, or half removed, is no reason to do without the others.
+                with contextlib.suppress(Corrupt):
+                    for version in _readable_versions(url, namespace):
+                        found.setdefault(version.unit, []).append(Found(version, url, namespace))
         except StoreError as error:
             problems.append(error)
     if problems and not found:
@@ -79,20 +81,40 @@ def _readable_versions(url: str, namespace: str) -> Iterator[Version]:
                     yield decode(record, key)
 
 
+@dataclass(frozen=True)
+class Accept:
+    """Which versions may be gone on from: by their record, and by the directory that one has become."""
+
+    record: Callable[[Version], bool] = lambda _: True
+    directory: Callable[[Path, Version], bool] = lambda _directory, _version: True
+
+
+ANY_VERSION = Accept()
+
+
 def restore_unit(
-    stores: Iterable[str],
-    home: str,
-    unit: str,
-    directory: Path,
-    accept: Callable[[Version], bool] = lambda _: True,
+    stores: Iterable[str], home: str, unit: str, directory: Path, accept: Accept = ANY_VERSION
 ) -> Version | None:
-    """Rebuild a unit's directory at the newest acceptable version that any store has of it; None if there is none."""
-    found = [some for some in find_versions(stores, f"{home}/{unit}/").get(unit, []) if accept(some.version)]
-    if not found:
-        return None
-    with found[0].opened() as store:
-        materialise(store, found[0].version, directory)
-    return found[0].version
+    """Rebuild a unit's directory at the newest acceptable version that any store has of it; None if there is none.
+
+    A version of which something is missing or altered gives way to the next one. `Corrupt` if none is left then.
+    """
+    problems: list[Corrupt] = []
+    for some in find_versions(stores, f"{home}/{unit}/").get(unit, []):
+        if not accept.record(some.version):
+            continue
+        try:
+            with some.opened() as store:
+                materialise(store, some.version, directory)
+        except Corrupt as error:
+            problems.append(error)
+            continue
+        if accept.directory(directory, some.version):
+            return some.version
+        shutil.rmtree(directory)
+    if problems:
+        raise problems[0]
+    return None
 
 
 def fetch(store: Store, file: KeptFile) -> bytes:

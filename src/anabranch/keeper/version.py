@@ -57,6 +57,17 @@ class Version:
         """Where the run's directory was, relative to the work directory."""
         return run_path(self.unit, self.run)
 
+    @property
+    def made_by(self) -> str:
+        """The run that came to its state."""
+        return self.origin or self.run
+
+    @property
+    def pending(self) -> set[int]:
+        """The epochs that are written, and published only with this version."""
+        before = f"{self.run_path}/pending/"
+        return {int(file.path.removeprefix(before)) for file in self.files if file.path.startswith(before)}
+
     def encode(self) -> bytes:
         """Return the record."""
         content = {"format": FORMAT, **asdict(self), "files": [[f.path, f.size_bytes, f.crc] for f in self.files]}

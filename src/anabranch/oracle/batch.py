@@ -9,6 +9,7 @@ nothing, the result is certain, and the rest is left undecided and counted. What
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,10 +86,11 @@ class _Sink:
         self._spark = spark
         self._graph = graph
         self._step = step
-        self._given = given
-        self._frames = {name: one.frame for name, one in given.items()}
+        read = {name for needed in self._needed() for name in graph.steps[needed].inputs}
+        self._given = {name: one for name, one in given.items() if name in read}
+        self._frames = {name: one.frame for name, one in self._given.items()}
         # Spark forgets watermarks where nothing streams.
-        self._nodes = _nodes(self._queried({name: one.stream for name, one in given.items()}))
+        self._nodes = _nodes(self._queried({name: one.stream for name, one in self._given.items()}))
         self._frame = self._queried(self._frames)
         self._keys = self._grouped_by()
 
@@ -165,23 +167,34 @@ class _Sink:
         return self._bounded(certain, found)
 
     def _bounded(self, certain: DataFrame, found: DataFrame) -> Compared:
-        """Compare where late rows make no difference; elsewhere only what is in no result at all is wrong."""
+        """Compare where late rows make no difference.
+
+        A group that may have had late rows is there once, if it has rows that were certainly not late, and at most
+        once if not; its values are left undecided.
+        """
         names = sorted(self._frame.columns)
         everything, sure, seen = (_table(frame) for frame in (self._frame, certain, found))
         all_rows, sure_rows, seen_rows = (rows_of(table, names) for table in (everything, sure, seen))
         places = [names.index(key) for key in self._keys]
 
+        def key(row: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(row[place] for place in places)
+
         def keys(rows: Any) -> set[tuple[Any, ...]]:  # noqa: ANN401  a multiset
-            return {tuple(row[place] for place in places) for row in rows}
+            return {key(row) for row in rows}
 
         open_keys = keys((all_rows - sure_rows) | (sure_rows - all_rows)) if self._keys else set()
         required = sure_rows & all_rows
         missing = required - seen_rows
         surplus = seen_rows - required
         if self._keys:
-            unexplained = {row: n for row, n in surplus.items() if not keys([row]) <= open_keys}
+            unexplained = Counter({row: n for row, n in surplus.items() if key(row) not in open_keys})
+            there = Counter(key(row) for row in surplus.elements())
+            unexplained += Counter({(*again, "again"): n - 1 for again, n in there.items() if again in open_keys})
+            absent = (open_keys & keys(sure_rows)) - keys(seen_rows)
+            missing += Counter((*gone, "in any form") for gone in absent)
         else:
-            unexplained = dict(surplus - (all_rows - required))
+            unexplained = surplus - (all_rows - required)
         duplicated = sum(n for row, n in unexplained.items() if row in required)
         examples = [f"lost {row}" for row in list(missing)[:3]] + [f"not expected {row}" for row in [*unexplained][:3]]
         verdict = Verdict(

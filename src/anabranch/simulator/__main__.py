@@ -10,9 +10,12 @@ import time
 
 from anabranch.simulator.history import Verdict, run
 
+# Not 1, with which Python ends when something went wrong in the simulator itself.
+BROKEN = 3
+
 
 def main() -> int:
-    """Run seeds FIRST to LAST; return 1 if a promise was broken, at the first one with --first."""
+    """Run seeds FIRST to LAST; return `BROKEN` if a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m anabranch.simulator", description=__doc__)
     parser.add_argument("first", type=int)
     parser.add_argument("last", type=int)
@@ -33,7 +36,7 @@ def main() -> int:
     took_s = time.monotonic() - began_s
     summary = {"histories": done, "faults": faults, "broken": broken, "per_second": round(done / took_s, 1)}
     sys.stdout.write(json.dumps(summary) + "\n")
-    return 1 if broken else 0
+    return BROKEN if broken else 0
 
 
 def _told(verdict: Verdict) -> dict[str, object]:

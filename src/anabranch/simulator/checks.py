@@ -18,7 +18,7 @@ def check(world: World, strategies: dict[str, Strategy]) -> None:
     source = world.channels[world.source]
     epochs = sorted(source.ever)
     _check_ranges(world, epochs)
-    truth: dict[str, dict[int, tuple[Row, ...]]] = {world.source: {epoch: _rows(world, epoch) for epoch in epochs}}
+    truth = {world.source: {epoch: tuple(world.ever_rows(world.source, epoch)) for epoch in epochs}}
     for name, segment in world.segments.items():
         published = world.channels[name].ever
         model = segment.model()
@@ -73,15 +73,13 @@ def _check_chain(world: World, name: str) -> None:
     published = world.channels[name].ever
     before = 0
     for epoch in sorted(published):
+        given = sum(1 for read in world.segments[name].inputs for _ in world.ever_rows(read, epoch))
         for row in published[epoch][1]:
             if row[2] != before:
                 world.violate(f"epoch {epoch} of {name} does not go on from what was published before it")
+            if row[3] != given:
+                world.violate(f"epoch {epoch} of {name} was made of {row[3]} rows, not of {given}")
             before = row[1]
-
-
-def _rows(world: World, epoch: int) -> tuple[Row, ...]:
-    planned = world.channels[world.source].ever[epoch][0].planned
-    return tuple(world.input[planned["start"] : planned["end"]]) if planned else ()
 
 
 def _upstream(world: World, name: str) -> list[str]:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from anabranch.errors import AnabranchError
+from anabranch.launcher import AWAY_S, LOCAL_ERRORS
 from anabranch.settings import Settings
 from anabranch.simulator.node import SimNode
 from anabranch.simulator.world import World
@@ -25,6 +27,7 @@ class Cluster:
         self.loss = 0.0
         self._lives: dict[str, str] = {}
         self._gone: set[str] = set()
+        self._away: set[str] = set()
         self._cut: set[frozenset[str]] = set()
 
     def start(self) -> None:
@@ -34,6 +37,7 @@ class Cluster:
 
     def _start(self, node: SimNode) -> None:
         if not node.alive:
+            self._away.discard(node.name)
             node.start()
             self._lives[node.name] = node.life
 
@@ -80,6 +84,15 @@ class Cluster:
         chance = self.world.heap.chance
         self.world.heap.after(chance.uniform(*_RESTART_S), partial(self._start, node))
 
+    def ended(self, node: SimNode, error: AnabranchError) -> None:
+        """Let a node end with an error that starting it again does not heal; see `Fleet`."""
+        self.world.note("node ended", node=node.name, error=f"{type(error).__name__}: {error}")
+        node.kill()
+        self._away.add(node.name)
+        if error.exit_code not in LOCAL_ERRORS or len(self._away | self._gone) == len(self.nodes):
+            self.world.violate(f"the pipeline ended: {type(error).__name__}: {error}")
+        self.world.heap.after(AWAY_S, partial(self._start, node))
+
     def move(self, unit: str, node: SimNode) -> None:
         """Ask a node to take a unit from a holder that is well."""
         if node.alive and unit not in node.leading.held:
@@ -109,8 +122,14 @@ class Cluster:
         for channel in self.world.channels.values():
             channel.lose_acknowledgements()
         for runs in self.world.runs.values():
-            for name in [name for name in runs if chance.choice((True, False))]:
-                del runs[name]
+            for name, run in list(runs.items()):
+                fate = chance.choice(("gone", "torn", "older", "whole"))
+                if fate == "gone" or (fate == "older" and run.before is None):
+                    del runs[name]
+                elif fate == "torn":
+                    run.damaged = True
+                elif fate == "older":
+                    run.saved = run.before
         for node in self.nodes.values():
             node.boot += 1
             self.kill(node)

@@ -20,6 +20,9 @@ STORE = "log:/store"
 _FAULTS_S = (8.0, 15.0, 25.0)
 _HEALED_S = 120.0
 _ROWS_S = 0.2
+_AFTERWARDS_S = 2.0
+# For how many times its seconds a fault lasts.
+_LASTS = {"pause": 1, "cut": 1, "lose messages": 1, "hang": 1, "slow": 1, "store away": 1, "stuck query": 3}
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,11 @@ def run(seed: int) -> Verdict:
     cluster = Cluster(world, settings, names, strategies)
     cluster.start()
     until_s = chance.choice(_FAULTS_S)
-    _feed(world, until_s)
     invariants = Invariants(world, cluster.nodes.values, strategies)
     faults = [_schedule(cluster, strategies, until_s) for _ in range(chance.choice([0, 1, 2, 3, 5]))]
+    # Input comes until the last fault is over, and a little longer: who was paused or cut off meets the others again.
+    until_s = max([until_s, *faults]) + _AFTERWARDS_S
+    _feed(world, until_s)
     while not world.violations and heap.now_s < until_s + _HEALED_S:
         heap.step()
         invariants.look()
@@ -111,13 +116,13 @@ def _feed(world: World, until_s: float) -> None:
     world.heap.after(0.0, come)
 
 
-def _schedule(cluster: Cluster, strategies: dict[str, Strategy], until_s: float) -> str:
-    """Plan one fault at some moment; return what it is."""
+def _schedule(cluster: Cluster, strategies: dict[str, Strategy], until_s: float) -> float:
+    """Plan one fault at some moment; return when it is over."""
     heap = cluster.world.heap
     chance = heap.chance
     nodes = list(cluster.nodes.values())
     one, other = chance.sample(nodes, 2)
-    seconds = chance.choice([0.5, 2.0, 10.0])
+    seconds = chance.choice([0.5, 2.0, 8.0])
     stored = all(isinstance(strategy, PassiveStandby) for strategy in strategies.values())
     faults: dict[str, Callable[[], object]] = {
         "kill": lambda: cluster.kill(one),
@@ -142,8 +147,9 @@ def _schedule(cluster: Cluster, strategies: dict[str, Strategy], until_s: float)
         cluster.world.note("fault", fault=name, node=one.name)
         faults[name]()
 
-    heap.after(chance.uniform(3.0, until_s), strike)
-    return name
+    at_s = chance.uniform(3.0, until_s)
+    heap.after(at_s, strike)
+    return at_s + _LASTS.get(name, 0) * seconds
 
 
 def _kill_all(cluster: Cluster) -> None:
@@ -174,9 +180,13 @@ def _slow(cluster: Cluster, seconds: float) -> None:
 def _damage(cluster: Cluster) -> None:
     """Damage what one run has on disk, and kill the node it belongs to, so that someone may need it."""
     world = cluster.world
-    # Without a stored version there would be nothing to go on from.
-    stored = [runs for unit, runs in world.runs.items() if unit in world.store.versions]
-    runs = [run for runs in stored for run in runs.values() if run.saved is not None]
+    # What is not stored yet is nowhere else; an epoch that waits for it must not be executed again.
+    runs = [
+        run
+        for unit, runs in world.runs.items()
+        for run in runs.values()
+        if run.saved is not None and any(version.epoch >= run.saved.epoch for version in world.store.newest_first(unit))
+    ]
     if runs:
         run = world.heap.chance.choice(runs)
         run.damaged = True

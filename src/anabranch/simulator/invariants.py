@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from anabranch.choosing import newest
 from anabranch.simulator.world import World
-from anabranch.strategies import PassiveStandby, Strategy
+from anabranch.strategies import Amnesia, PassiveStandby, Strategy
 
 if TYPE_CHECKING:
     from anabranch.simulator.node import SimNode
@@ -19,8 +20,8 @@ class Invariants:
         self._world = world
         self._nodes = nodes
         self._strategies = strategies
-        self._floors = dict.fromkeys(world.channels, -1)
-        self._contents: dict[str, int] = dict.fromkeys(world.channels, 0)
+        self._sizes: dict[str, tuple[int, int]] = {}
+        self._left: dict[tuple[str, str], tuple[int, int]] = {}
 
     def look(self) -> None:
         """Note whatever is not as it must be."""
@@ -39,36 +40,48 @@ class Invariants:
                         self._world.violate(f"{other} and {node.name} both hold generation {mine.generation} of {role}")
 
     def _one_content(self) -> None:
-        """See that what is published of an epoch never changes."""
+        """See that what is published of an epoch never changes, and is there until it is trimmed."""
         for name, channel in self._world.channels.items():
-            if len(channel.ever) == self._contents[name]:
+            size = len(channel.ever), len(channel.parts)
+            if size == self._sizes.get(name):
                 continue
-            self._contents[name] = len(channel.ever)
-            last = channel.last_epoch()
-            if last >= 0 and channel.content(last) != channel.ever[last][1]:
-                self._world.violate(f"epoch {last} of {name} was published twice, with other rows")
+            self._sizes[name] = size
+            for epoch in range(channel.ledger.floor() + 1, channel.last_epoch() + 1):
+                if epoch in channel.ever and not channel.holds(epoch):
+                    self._world.violate(f"epoch {epoch} of {name} is published, and its rows are gone or others")
 
     def _nothing_needed_is_gone(self) -> None:
-        """See that what was trimmed is behind a state that every unit reading it can be brought back to."""
+        """See that every unit can be brought back from what is left: of its inputs, of its runs, and in the store."""
+        runs = {unit: len(runs) for unit, runs in self._world.runs.items()}
         for name, channel in self._world.channels.items():
             floor = channel.ledger.floor()
-            if floor == self._floors[name]:
-                continue
-            self._floors[name] = floor
             for unit, segment in self._world.segments.items():
-                reached = self._recoverable(unit)
-                if name in segment.inputs and reached < floor:
-                    self._world.violate(
-                        f"{name} is trimmed to {floor}, but {unit} can be brought back only to {reached}"
-                    )
+                if name not in segment.inputs or self._left.get((name, unit)) == (floor, runs[unit]):
+                    continue
+                self._left[name, unit] = floor, runs[unit]
+                if floor >= 0 and not self._recoverable(unit, floor):
+                    self._world.violate(f"{name} is trimmed to {floor}, and {unit} can no longer be brought back")
 
-    def _recoverable(self, unit: str) -> int:
-        """Return the newest epoch whose state survives the loss of every node that could lose it."""
+    def _recoverable(self, unit: str, floor: int) -> bool:
+        """Say whether the state of a unit survives the loss of every node, if its inputs begin after a floor."""
         strategy = self._strategies[unit]
-        if not strategy.keeps_state:
-            return self._world.channels[unit].last_epoch() + 1
+        if isinstance(strategy, Amnesia):
+            return True
+        if strategy.replays:
+            return replayed(self._world, unit, floor)
         if isinstance(strategy, PassiveStandby):
-            version = self._world.store.versions.get(unit)
-            return -1 if version is None else version.saved.epoch
-        run = self._world.newest(unit)
-        return -1 if run is None or run.saved is None else run.saved.epoch
+            return any(version.epoch >= floor for version in self._world.store.newest_first(unit))
+        run = newest(run for run in self._world.runs[unit].values() if not run.damaged)
+        return run is not None and run.saved is not None and run.saved.epoch >= floor
+
+
+def replayed(world: World, unit: str, floor: int) -> bool:
+    """Say whether executing what is left of the inputs comes to the state that belongs to what is published."""
+    segment, published = world.segments[unit], world.channels[unit].last_epoch()
+    right, again = segment.model(), segment.model()
+    for epoch in range(published + 1):
+        rows = [row for name in segment.inputs for row in world.ever_rows(name, epoch)]
+        right.batch(rows, world.heap.chance)
+        if epoch > floor:
+            again.batch(rows, world.heap.chance)
+    return right.alike(again)

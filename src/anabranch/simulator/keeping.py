@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from anabranch.choosing import made_by
 from anabranch.keeper.calibration import Trigger, due
 from anabranch.keeper.surroundings import upstream_of
+from anabranch.keeping import too_far_behind
 from anabranch.segments import awaited
 from anabranch.simulator.unit import SimUnit
 from anabranch.simulator.world import StoredVersion
@@ -41,11 +43,10 @@ class SimKeepers:
             ceiling = upstream_of(self._node.world.segments[name].inputs, self._ceilings())
             if ceiling is not None and saved.epoch > ceiling:
                 continue
-            trigger = Trigger() if name in self._awaited else strategy.trigger
+            trigger = Trigger() if name in self._awaited else strategy.trigger(len(self._ceilings()))
             if due(trigger, epochs=saved.epoch - epoch, seconds=now_s - at_s):
                 self._offered[name] = (unit.run, saved.epoch, now_s)
-                origin, began = unit.record.origin
-                version = StoredVersion(origin if began == saved.epoch else unit.run, saved)
+                version = StoredVersion(name, unit.run, made_by(unit.record, saved.epoch), saved)
                 self._node.later(self._node.world.heap.chance.uniform(0.01, 1.0), self._storing(unit, version))
 
     def _ceilings(self) -> dict[str, int | None]:
@@ -61,26 +62,28 @@ class SimKeepers:
             if world.store.away:
                 self._node.later(0.5, store)
                 return
-            present = world.store.versions.get(unit.name)
-            if present is None or present.saved.epoch <= version.saved.epoch:
-                world.store.versions[unit.name] = version
-            if unit.name in self._kept and self._node.running.get(unit.name) == unit.run:
-                self._kept[unit.name] = max(version.saved.epoch, self._kept[unit.name])
-            if unit.release.pending.manifests() or self._node.setup.strategy(unit.name).policy == "shipped":
-                for _ in unit.release.shipped(version.saved.epoch):
-                    pass
+            world.store.keep(version, tidy=False)
+            if unit.name not in self._kept or self._node.running.get(unit.name) != unit.run:
+                return
+            self._kept[unit.name] = max(version.epoch, self._kept[unit.name])
+            for _ in unit.release.shipped(version.epoch):
+                pass
+            world.touch()
+            world.store.keep(version, tidy=unit.release.settled and unit.release.superseded is None)
 
         return store
 
     def unkept(self, released: Mapping[str, int]) -> str | None:
-        """Never hold anything up: stores come back before that."""
-        del released
-        return None
+        strategies = {
+            name: strategy
+            for name, strategy in self._node.setup.strategies.items()
+            if isinstance(strategy, PassiveStandby)
+        }
+        return too_far_behind(strategies, self.kept_epoch, released)
 
     def kept_epoch(self, name: str) -> int | None:
         if not isinstance(self._node.setup.strategy(name), PassiveStandby):
             return None
-        if name in self._kept:
-            return self._kept[name]
         world = self._node.world
-        return min(world.channels[read].safe(name) for read in world.segments[name].inputs)
+        declared = min(world.channels[read].safe(name) for read in world.segments[name].inputs)
+        return max(self._kept.get(name, -1), declared)

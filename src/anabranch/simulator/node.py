@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from anabranch.channel.channel import Channel
-from anabranch.errors import AnabranchError, Diverged, Superseded
-from anabranch.failures import of_files
+from anabranch.channel.manifest import Manifest
+from anabranch.errors import AnabranchError, Deposed, Diverged, Superseded
+from anabranch.failures import Failure, judge, of_files, poison
 from anabranch.leading import PACER, Leading
 from anabranch.node_options import NodeOptions
 from anabranch.pacer import PacedSource, Pacer
@@ -59,7 +60,7 @@ class SimNode:
         self._deferred: list[Callable[[], None]] = []
         self._strategies = strategies
         self._number = 0
-        self.events = UnitEvents(released=lambda *_: None, diverged=self._diverged)
+        self.events = UnitEvents(released=self._released, diverged=self._diverged)
 
     # Living and dying
 
@@ -75,7 +76,7 @@ class SimNode:
         last = list(world.segments)[-1]
         consumers[last] = (*consumers[last], world.sink)
         graph = SimpleNamespace(sources={world.source: None}, sinks={world.sink: None}, settings=self.cluster.settings)
-        options = NodeOptions(file=cast(Any, None), work=cast(Any, None), name=self.name)
+        options = NodeOptions(file=cast(Any, None), work=cast(Any, None), name=self.name, leave_s=self.cluster.leave_s)
         self.setup = Setup(
             cast(Graph, graph),
             cast("dict[str, Segment]", world.segments),
@@ -88,7 +89,7 @@ class SimNode:
         )
         self.keepers = SimKeepers(self)
         self.replicas = Replicas(self.setup, cast(Workshop, SimWorkshop(self)), SimExecutor(self))
-        self.upkeep = Upkeep(self.setup, self.replicas, self.keepers, self.cluster.leave_s)
+        self.upkeep = Upkeep(self.setup, self.replicas, self.keepers)
         self.first_output_s: dict[str, float] = {}
         self._pacer: Pacer | None = None
         self._delivering = False
@@ -131,8 +132,7 @@ class SimNode:
             except Died:
                 self.cluster.kill(self)
             except AnabranchError as error:
-                self.world.note("node failed", node=self.name, error=f"{type(error).__name__}: {error}")
-                self.cluster.kill(self)
+                self.cluster.ended(self, error)
             finally:
                 self.world.acting = None
 
@@ -161,11 +161,18 @@ class SimNode:
 
     def _look_after(self) -> None:
         for name, unit in list(self.replicas.primaries.items()):
-            failure = unit.failure()
-            if failure is not None:
-                if not isinstance(failure, Superseded) and of_files(f"{type(failure).__name__}: {failure}"):
+            error = unit.failure()
+            if error is None:
+                continue
+            if not isinstance(error, Superseded):
+                failure = Failure(unit.run, unit.committed() + 1, f"{type(error).__name__}: {error}")
+                history = self.world.failures.setdefault(name, [])
+                if judge(history, failure) == "fail":
+                    raise poison(name, failure)
+                if of_files(failure.error):
                     unit.doubt_base()
-                self.replicas.end(name)
+                history.append(failure)
+            self.replicas.end(name)
 
     def _keep_house(self) -> None:
         self.upkeep.declare_safe()
@@ -207,14 +214,26 @@ class SimNode:
             self._delivering = False
 
     def _resume(self, pacer: Pacer) -> None:
-        pacer.resume()
-        self._pace(pacer)
+        try:
+            pacer.resume()
+        except Deposed:
+            self._pace_again(pacer)
+        else:
+            self._pace(pacer)
+
+    def _pace_again(self, pacer: Pacer) -> None:
+        """Go on behind another pacer, while the role is here."""
+        self.later(0.5, lambda: self.begin(PACER, pacer.generation) if self._pacer is pacer else None)
 
     def _pace(self, pacer: Pacer) -> None:
         # A pacer that was paused, and does not know yet that it was deposed, still takes one step.
         if self._pacer is pacer:
             delivered = max(self.world.delivered, default=-1)
-            pacer.step(self.upkeep.downstream([delivered]))
+            try:
+                pacer.step(self.upkeep.downstream([delivered]))
+            except Deposed:
+                self._pace_again(pacer)
+                return
             self.later(self.world.heap.chance.uniform(0.02, 0.1), lambda: self._pace(pacer))
 
     def _deliver(self) -> None:
@@ -223,8 +242,12 @@ class SimNode:
         output: MemoryChannel = self.world.channels[list(self.world.segments)[-1]]
         epoch = max(self.world.delivered, default=-1) + 1
         if output.manifest(epoch) is not None:
-            self.world.delivered.setdefault(epoch, output.content(epoch))
+            self.world.delivered.setdefault(epoch, tuple(self.world.rows(output, epoch)))
         self.later(self.world.heap.chance.uniform(0.02, 0.2), self._deliver)
+
+    def _released(self, name: str, manifest: Manifest | None) -> None:
+        if manifest is not None and manifest.producer.run == self.running.get(name):
+            self.world.failures.pop(name, None)
 
     def _diverged(self, error: Diverged) -> None:
         self.world.note("diverged", node=self.name, error=error.message)

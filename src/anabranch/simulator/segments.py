@@ -46,6 +46,10 @@ class Model(ABC):
     def copy(self) -> Model:
         """Return the same state, apart."""
 
+    def alike(self, other: Model) -> bool:
+        """Say whether two states are the same as far as what is still to come goes."""
+        return vars(self) == vars(other)
+
 
 class Stateless(Model):
     """Every other row."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from anabranch.channel.channel import Outcome
 from anabranch.channel.manifest import Manifest
+from anabranch.choosing import ALWAYS
 from anabranch.ledger.ledger import NO_FLOOR, Claim
 from anabranch.ledger.memory import MemoryLedger
 
@@ -81,6 +82,19 @@ class MemoryChannel:
             raise KeyError(epoch)
         return tuple(row for part in manifest.parts for row in self.parts[part.name])
 
+    def write(self, name: str, rows: tuple[Any, ...]) -> None:
+        """Write a part; whoever does so may die before and after it."""
+        self._touch()
+        self.parts[name] = rows
+        self._touch()
+
+    def holds(self, epoch: int) -> bool:
+        """Say whether the rows of an epoch are there, and still those that were published."""
+        try:
+            return self.content(epoch) == self.ever[epoch][1]
+        except KeyError:
+            return False
+
     def acknowledge(self, unit: str, run: str, received: int) -> None:
         self._touch()
         self._acks.setdefault(unit, {})[run] = (self._now_s(), received)
@@ -125,12 +139,14 @@ class MemoryChannel:
         if last is None:
             return
         before, floor = self.ledger.floor(), min(floor, last - 1)
-        if floor > before:
-            self._touch()
-        for epoch in range(before + 1, floor + 1):
-            for part in self._manifests.pop(epoch).parts:
-                self.parts.pop(part.name, None)
+        if floor <= before:
+            return
+        self._touch()
+        parts = [part.name for epoch in range(before + 1, floor + 1) for part in self._manifests.pop(epoch).parts]
         self.ledger.trim(floor)
+        for name in parts:
+            self._touch()
+            self.parts.pop(name, None)
 
     def sweep(self) -> int:
         swept = 0
@@ -156,38 +172,44 @@ class SavedState:
 
 @dataclass
 class Run:
-    """The directory of one run. `origin` is the run whose state it began with, and the epoch of that state."""
+    """The directory of one run; see `choosing.Candidate`."""
 
     name: str
     owner: str
     boot: int
     scratch: bool
     saved: SavedState | None = None
+    before: SavedState | None = None
     origin: tuple[str, int] = ("", -1)
     pending: dict[int, Manifest] = field(default_factory=dict)
-    whole_since: int | None = 0
+    whole_since: int | None = ALWAYS
     # What lies on disk cannot be read; whoever goes on from it finds out when it runs.
     damaged: bool = False
     doubted: int | None = None
 
-    @property
-    def whole(self) -> bool:
-        """Whether what was saved is the right state."""
-        return self.saved is not None and self.whole_since is not None and self.saved.epoch >= self.whole_since
+    def committed(self) -> int | None:
+        return None if self.saved is None else self.saved.epoch
+
+    def pending_until(self, epoch: int) -> list[Manifest]:
+        return [self.pending[number] for number in sorted(self.pending) if number <= epoch]
 
 
 class MemoryPending:
     """The contract of `Pending`, over a run in memory."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, touch: Callable[[], None]) -> None:
         self.run = run.name
         self._run = run
+        self._touch = touch
 
     def add(self, manifest: Manifest) -> None:
+        self._touch()
         self._run.pending[manifest.epoch] = manifest
+        self._touch()
 
     def manifests(self, up_to: int | None = None) -> list[Manifest]:
-        return [self._run.pending[e] for e in sorted(self._run.pending) if up_to is None or e <= up_to]
+        return self._run.pending_until(max(self._run.pending, default=-1) if up_to is None else up_to)
 
     def remove(self, epoch: int) -> None:
+        self._touch()
         self._run.pending.pop(epoch, None)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from anabranch.channel.channel import Channel
 from anabranch.channel.inputs import Gate
 from anabranch.channel.manifest import Part
 from anabranch.channel.writer import Planned, Written
+from anabranch.choosing import Wanted, choose, made_by
 from anabranch.errors import AnabranchError, Corrupt, Trimmed
 from anabranch.pending import Pending
 from anabranch.publishing import Executed, Publishing, Seen
@@ -46,7 +48,7 @@ class SimUnit:
         self.record = world.new_run(name, node.name, node.boot, scratch=scratch)
         self.run = self.record.name
         self._policy = node.setup.strategy(name).policy
-        pending = cast(Pending, MemoryPending(self.record))
+        pending = cast(Pending, MemoryPending(self.record, world.touch))
         self.release = Releasing(cast(Channel, self._output), pending, self._policy, node.clock)
         if generation is not None:
             self.release.promote(generation)
@@ -68,7 +70,7 @@ class SimUnit:
     def prepare(self, restore: Callable[[Run], object], *, owner: str | None) -> int:
         """Go on from the newest state that can be trusted, or from a store, or from the beginning."""
         shipped = self._policy == "shipped"
-        base = self._world.choose(self, restore, owner=owner, fitting=shipped)
+        base = self._chosen(restore, Wanted(owner, cast(Channel, self._output) if shipped else None))
         published = self._output.last_epoch()
         after = -1
         if base is not None and base.saved is not None:
@@ -80,15 +82,24 @@ class SimUnit:
             self._base, self._begun = base, saved.epoch
             self.record.damaged = base.damaged
             self.record.saved = saved
-            self.record.pending = {manifest.epoch: manifest for manifest in saved.pending if manifest.epoch > published}
-            origin, epoch = base.origin
-            self.record.origin = (origin if epoch == saved.epoch else base.name, saved.epoch)
+            inherited = [manifest for manifest in base.pending_until(after) if manifest.epoch > published]
+            self.record.pending = {manifest.epoch: manifest for manifest in inherited}
+            self.record.origin = (made_by(base, after), after)
         if shipped and after < published and self.generation >= 0:
             raise Corrupt(f"{self.name} has no state of epoch {published}, and must not execute it again")
         self._refuse_trimmed(after)
         self._position = after
         self._publishing.go_on_after(after)
         return after
+
+    def _chosen(self, restore: Callable[[Run], object], wanted: Wanted) -> Run | None:
+        def restored() -> Run:
+            run = Run(f"{self.run.partition('.')[0]}.00000000", self.record.owner, self.record.boot, scratch=False)
+            restore(run)
+            return run
+
+        runs = partial(self._world.others, self.name, self.run)
+        return choose(runs, restored, wanted, boot=self.record.boot, floor=self.input_floor())
 
     def begin_after(self, epoch: int, *, compare_from: int = 0, lost: bool = False) -> None:
         self._refuse_trimmed(epoch)
@@ -155,7 +166,7 @@ class SimUnit:
         if self._output.ledger.decided(epoch):
             return Written((), len(done.rows), digest, None, discarded=True)
         name = f"{epoch}-{self.run}-0-{self.batches}.arrow"
-        self._output.parts[name] = done.rows
+        self._output.write(name, done.rows)
         return Written((Part(name, len(done.rows), 0, 0),), len(done.rows), digest, None)
 
     def _publish(self, batch: Executed, state: Any) -> None:  # noqa: ANN401  a model
@@ -170,9 +181,11 @@ class SimUnit:
         self._later(self._world.moment_s(), lambda: self._commit(batch.epoch, state))
 
     def _commit(self, epoch: int, state: Any) -> None:  # noqa: ANN401  a model
+        self._world.touch()
         self._state = state
         pending = tuple(self.record.pending[e] for e in sorted(self.record.pending) if e <= epoch)
-        self.record.saved = SavedState(epoch, state.copy(), pending)
+        self.record.before, self.record.saved = self.record.saved, SavedState(epoch, state.copy(), pending)
+        self._world.touch()
         self._later(self._world.moment_s(), self._poll)
 
     # What replicas are told, and asked

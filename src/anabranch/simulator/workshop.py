@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from anabranch.channel.inputs import Gate
+from anabranch.choosing import Wanted, newest
 from anabranch.simulator.storage import Run
 from anabranch.simulator.unit import OPEN, SimUnit
 from anabranch.strategies import PassiveStandby
@@ -86,12 +87,11 @@ class SimWorkshop:
         return unit
 
     def newest_saved(self, name: str, *, owner: str | None) -> int:
-        found = self._node.world.newest(name, owner=owner, sure=True)
+        found = newest(self._node.world.runs[name].values(), Wanted(owner), sure=True)
         return -1 if found is None or found.saved is None else found.saved.epoch
 
     def _restored(self, name: str, run: Run) -> None:
         world = self._node.world
         strategy = self._node.setup.strategy(name)
         if isinstance(strategy, PassiveStandby):
-            shipped = strategy.policy == "shipped"
-            world.restored(name, run, lambda version: not shipped or world.acceptable(name, version))
+            world.restored(name, run, world.channels[name] if strategy.policy == "shipped" else None)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from anabranch.choosing import acceptable, fits
 from anabranch.errors import Corrupt
+from anabranch.failures import Failure
+from anabranch.keeping import outdated
 from anabranch.lease import Lease
 from anabranch.simulator.heap import Heap
 from anabranch.simulator.segments import Model, Row
@@ -28,18 +31,48 @@ class SimSegment:
 
 @dataclass(frozen=True)
 class StoredVersion:
-    """A version in a store: which run came to it, and what it saved."""
+    """A version in a store: which run came to it, and what it saved. See `choosing.Kept`."""
 
+    unit: str
     run: str
+    made_by: str
     saved: SavedState
+
+    @property
+    def epoch(self) -> int:
+        return self.saved.epoch
+
+    @property
+    def pending(self) -> set[int]:
+        return {manifest.epoch for manifest in self.saved.pending}
 
 
 @dataclass
 class Store:
-    """One store; while it is away nothing is stored, and nothing can be restored."""
+    """One store; while it is away nothing is stored, and nothing can be restored.
+
+    It has the newest version of every run of every unit; which may go is decided by the production code.
+    """
 
     away: bool = False
-    versions: dict[str, StoredVersion] = field(default_factory=dict)
+    runs: dict[str, dict[str, StoredVersion]] = field(default_factory=dict)
+
+    def newest_first(self, unit: str) -> list[StoredVersion]:
+        return [version for _, version in sorted(self.runs.get(unit, {}).items(), key=_by_epoch, reverse=True)]
+
+    def keep(self, version: StoredVersion, *, tidy: bool) -> None:
+        """Store a version; older runs go if it may take their place."""
+        runs = self.runs.setdefault(version.unit, {})
+        if version.run not in runs or runs[version.run].epoch <= version.epoch:
+            runs[version.run] = version
+        if tidy:
+            for run in outdated(version, {run: some.epoch for run, some in runs.items()}):
+                del runs[run]
+
+
+def _by_epoch(item: tuple[str, StoredVersion]) -> tuple[int, str]:
+    run, version = item
+    return version.epoch, run
 
 
 class World:
@@ -61,6 +94,8 @@ class World:
         self.history: list[dict[str, Any]] = []
         self.violations: list[str] = []
         self.stuck_until_s: dict[str, float] = {}
+        # What each unit failed of since it last published something; production has a file of it.
+        self.failures: dict[str, list[Failure]] = {}
         self._numbers = 0
 
     # What the production code asks of a work directory
@@ -82,12 +117,19 @@ class World:
         if manifest is None:
             raise Corrupt(f"epoch {epoch} of {channel.name} is missing")
         if manifest.planned is not None:
-            return self.input[manifest.planned["start"] : manifest.planned["end"]] if manifest.planned else []
+            return self.ever_rows(channel.name, epoch)
         try:
             return channel.content(epoch)
         except KeyError as error:
             self.violate(f"part {error} of epoch {epoch} of {channel.name} is gone, though it is named")
             raise Corrupt(f"part {error} is gone") from error
+
+    def ever_rows(self, name: str, epoch: int) -> Iterable[Row]:
+        """Return the rows of an epoch, also if it is trimmed by now."""
+        manifest, rows = self.channels[name].ever[epoch]
+        if manifest.planned is not None:
+            return self.input[manifest.planned["start"] : manifest.planned["end"]] if manifest.planned else []
+        return rows
 
     # Runs
 
@@ -97,60 +139,9 @@ class World:
         self.runs[unit][run.name] = run
         return run
 
-    def choose(
-        self, unit: SimUnit, restore: Callable[[Run], object], *, owner: str | None, fitting: bool
-    ) -> Run | None:
-        """Return what a new run goes on from; see `runs.choose`."""
-        trusted = self.newest(unit.name, boot=unit.record.boot, owner=owner, fitting=fitting, but=unit.run, sure=True)
-        floor = unit.input_floor()
-        if trusted is not None and _reaches(trusted, floor):
-            return trusted
-        restored = Run(f"{unit.run.partition('.')[0]}.00000000", unit.record.owner, unit.record.boot, scratch=False)
-        restore(restored)
-        if _reaches(restored, floor):
-            return restored
-        readable = self.newest(unit.name, owner=owner, fitting=fitting, but=unit.run, sure=True)
-        if readable is not None and _reaches(readable, floor):
-            return readable
-        return self.newest(unit.name, owner=owner, fitting=fitting, but=unit.run)
-
-    def newest(
-        self,
-        unit: str,
-        *,
-        boot: int | None = None,
-        owner: str | None = None,
-        fitting: bool = False,
-        but: str = "",
-        sure: bool = False,
-    ) -> Run | None:
-        found = [
-            run
-            for run in self.runs[unit].values()
-            if run.name != but
-            and run.saved is not None
-            and run.whole
-            and not run.scratch
-            and not (sure and run.doubted == run.saved.epoch)
-            and (boot is None or run.boot == boot)
-            and (owner is None or run.owner == owner)
-            and (not fitting or self._fits(unit, run, run.saved))
-        ]
-        return max(found, key=lambda run: (run.saved.epoch if run.saved else -1, run.name), default=None)
-
-    def _fits(self, unit: str, run: Run, saved: SavedState) -> bool:
-        """Say what `pending.fits` says."""
-        output = self.channels[unit]
-        published = output.last_epoch()
-        for manifest in saved.pending:
-            known = output.manifest(manifest.epoch) if manifest.epoch > output.ledger.floor() else None
-            if manifest.epoch <= published and known is not None and known.digest != manifest.digest:
-                return False
-        if saved.epoch > published:
-            ahead = [manifest.epoch for manifest in saved.pending if manifest.epoch > published]
-            return ahead == list(range(published + 1, saved.epoch + 1))
-        known = output.manifest(saved.epoch) if saved.epoch > output.ledger.floor() else None
-        return known is not None and (known.producer.run == run.name or run.origin == (known.producer.run, saved.epoch))
+    def others(self, unit: str, but: str) -> list[Run]:
+        """Return the runs of a unit, except one that is just being made."""
+        return [run for run in self.runs[unit].values() if run.name != but]
 
     def remove_former(self, unit: str, run: str, node: str) -> bool:
         former = [name for name, old in self.runs[unit].items() if name < run and old.owner == node]
@@ -158,22 +149,17 @@ class World:
             del self.runs[unit][name]
         return bool(former)
 
-    def restored(self, unit: str, into: Run, accept: Callable[[StoredVersion], bool]) -> None:
-        """Bring a version back from the store."""
-        version = self.store.versions.get(unit)
-        if version is not None and not self.store.away and accept(version):
+    def restored(self, unit: str, into: Run, output: MemoryChannel | None) -> None:
+        """Bring back the newest version from the store that belongs to the output, if one is given."""
+        for version in [] if self.store.away else self.store.newest_first(unit):
+            if output is not None and not acceptable(output, version):
+                continue
             into.saved = version.saved
-            into.origin = (version.run, version.saved.epoch)
-
-    def acceptable(self, unit: str, version: StoredVersion) -> bool:
-        """Say what `pending.acceptable` says."""
-        output = self.channels[unit]
-        published = output.last_epoch()
-        if version.saved.epoch > published:
-            pending = {manifest.epoch for manifest in version.saved.pending}
-            return all(epoch in pending for epoch in range(published + 1, version.saved.epoch + 1))
-        known = output.manifest(version.saved.epoch) if version.saved.epoch > output.ledger.floor() else None
-        return known is not None and known.producer.run == version.run
+            into.pending = {manifest.epoch: manifest for manifest in version.saved.pending}
+            into.origin = (version.made_by, version.epoch)
+            if output is None or fits(output, into, version.epoch):
+                return
+            into.saved, into.pending = None, {}
 
     # Dying in the middle of something
 
@@ -203,7 +189,3 @@ class World:
     def violate(self, what: str) -> None:
         """Note that a promise was broken."""
         self.violations.append(f"at {self.heap.now_s:.2f} s: {what}")
-
-
-def _reaches(run: Run, floor: int) -> bool:
-    return run.saved is not None and run.saved.epoch >= floor

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.channel.reader import epoch_frame
 from anabranch.errors import PipelineError
+from anabranch.sinks.sink import AT_LEAST_ONCE
 
 if TYPE_CHECKING:
     from anabranch.channel.manifest import Manifest
@@ -31,6 +32,10 @@ class CallSink:
     @property
     def kind(self) -> str:
         return "call"
+
+    @property
+    def promise(self) -> str:
+        return AT_LEAST_ONCE
 
     def check(self, work_id: str | None = None) -> None:
         if not any(_callable_with(self.function, count) for count in (2, _WITH_GENERATION)):

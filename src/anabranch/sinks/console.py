@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anabranch.errors import PipelineError
+from anabranch.sinks.sink import AT_LEAST_ONCE
 
 if TYPE_CHECKING:
     from anabranch.channel.channel import Channel
@@ -23,6 +24,10 @@ class ConsoleSink:
     @property
     def kind(self) -> str:
         return "console"
+
+    @property
+    def promise(self) -> str:
+        return AT_LEAST_ONCE
 
     def check(self, work_id: str | None = None) -> None:
         if self.rows < 1:

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from anabranch.durable import TEMPORARY_PREFIX, fsync_directory, link_first, sweep_temporaries
 from anabranch.errors import Corrupt, SinkError
+from anabranch.sinks.sink import ONCE
 
 if TYPE_CHECKING:
     from anabranch.channel.manifest import Manifest
@@ -37,6 +38,10 @@ class DirectorySink:
 
     directory: Path
     kind: str
+
+    @property
+    def promise(self) -> str:
+        return ONCE
 
     def check(self, work_id: str | None = None) -> None:
         present = self.directory

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from anabranch.channel.manifest import Manifest
 
 
+ONCE = "exactly once: an epoch is one file, and its name is taken once"
+AT_LEAST_ONCE = "at least once: after a failure the last epoch may come again, with the same number and the same rows"
+
+
 @dataclass(frozen=True)
 class Delivery:
     """What a deliverer is given: the session, its channel, the work directory's id, its lease generation."""
@@ -42,6 +46,11 @@ class Sink(Protocol):
     @property
     def kind(self) -> str:
         """A short name, such as "parquet"."""
+        ...
+
+    @property
+    def promise(self) -> str:
+        """How often an epoch reaches its readers when nodes fail, in a few words."""
         ...
 
     def check(self, work_id: str | None = None) -> None:

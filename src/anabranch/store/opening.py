@@ -100,6 +100,8 @@ def drop(url: str, namespace: str) -> None:
     check_key(namespace)
     kind, place = check_url(url)
     if kind in _DIRECTORIES:
+        # Without this file it is no store any more, whatever of the rest is left when a process dies here.
+        Path(place, namespace, LOCK_NAME).unlink(missing_ok=True)
         shutil.rmtree(Path(place, namespace), ignore_errors=True)
         return
     store = open_store(url, namespace)

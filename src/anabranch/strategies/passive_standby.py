@@ -78,10 +78,13 @@ class PassiveStandby(Strategy):
         """When an epoch is published."""
         return self.release
 
-    @property
-    def trigger(self) -> Trigger:
-        """When a version is due: at the latest when half of what may be held for a store is held."""
-        latest = max(1, self.most_behind // 2)
+    def trigger(self, units: int = 1) -> Trigger:
+        """When a version is due, in a pipeline that keeps so many units.
+
+        A version waits for those of the units that it reads, so the last of a row may be as many intervals behind as
+        there are units, and one more: together at most what may be held for a store, or all would wait for each other.
+        """
+        latest = max(1, self.most_behind // (units + 1))
         return Trigger(min(self.every or latest, latest), self.every_s)
 
     def standby(self, view: View) -> Instruction | None:

@@ -13,6 +13,8 @@ STRATEGIES: dict[str, Callable[[], Strategy | None]] = {
     "passive-cold": lambda: ab.PassiveStandby(store=os.environ["BENCH_STORE"], temperature="cold"),
     "passive-warm": lambda: ab.PassiveStandby(store=os.environ["BENCH_STORE"], temperature="warm"),
     "passive-gated": lambda: ab.PassiveStandby(store=os.environ["BENCH_STORE"], temperature="gated"),
+    "shipped": lambda: ab.PassiveStandby(store=os.environ["BENCH_STORE"], release="shipped"),
     "trailing": ab.TrailingStandby,
     "active": ab.ActiveStandby,
+    "written": lambda: ab.ActiveStandby(release="written"),
 }

@@ -1,0 +1,187 @@
+"""Which state a new run goes on from. Pure: what is known of runs, of kept versions and of the output goes in.
+
+A run is known by its directory (runs.py) or, in the simulator, by a record of the same shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from anabranch.channel.manifest import Manifest
+from anabranch.errors import Corrupt, Trimmed
+
+# The state of a run that began with another's is the right one from the start.
+ALWAYS = -1
+
+
+class Candidate(Protocol):
+    """A run that may be gone on from.
+
+    `boot` is the start of the operating system that it belongs to, `owner` its node. The state of a `scratch` run is
+    nobody's. `doubted` is the epoch of the state on which a query failed before it had run anything. A run that began
+    without state has the right one since an epoch, `whole_since`, or not yet: None. `origin` is the run that came to
+    the state with which this one began, and the epoch of that state.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def boot(self) -> object: ...
+    @property
+    def owner(self) -> str | None: ...
+    @property
+    def scratch(self) -> bool: ...
+    @property
+    def doubted(self) -> int | None: ...
+    @property
+    def whole_since(self) -> int | None: ...
+    @property
+    def origin(self) -> tuple[str, int]: ...
+
+    def committed(self) -> int | None:
+        """Return the epoch of its last commit, None if there is none; the same whenever it is asked."""
+
+    def pending_until(self, epoch: int) -> list[Manifest]:
+        """Return what it has written up to an epoch and not published, oldest first."""
+
+
+class Kept(Protocol):
+    """A version in a store: its epoch, the run that came to that state, and the epochs that are pending with it."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def made_by(self) -> str: ...
+    @property
+    def pending(self) -> Collection[int]: ...
+
+
+class Output(Protocol):
+    """What a unit has published; `manifest` raises `Trimmed` where that is forgotten."""
+
+    def last_epoch(self) -> int: ...
+    def manifest(self, epoch: int) -> Manifest | None: ...
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a run must be to be gone on from.
+
+    With `owner`, that node's; with `output`, one whose state belongs to what is published there.
+    """
+
+    owner: str | None = None
+    output: Output | None = None
+
+
+ANY = Wanted()
+C = TypeVar("C", bound=Candidate)
+
+
+def newest(runs: Iterable[C], wanted: Wanted = ANY, *, boot: object = None, sure: bool = False) -> C | None:
+    """Return the run with the newest committed epoch, None if there is none to go on from.
+
+    With `boot`, only runs of that start of the operating system count: the files of earlier ones may be torn or gone.
+    With `sure`, neither do those whose files cannot be read or are doubted.
+    """
+    found = [(epoch, run.name, run) for run in runs if (epoch := _counts(run, wanted, boot, sure=sure)) is not None]
+    return max(found, key=lambda one: one[:2])[2] if found else None
+
+
+def choose(
+    runs: Callable[[], Iterable[C]], restore: Callable[[], C], wanted: Wanted, *, boot: object, floor: int
+) -> C | None:
+    """Return what a new run goes on from: the newest run that can be trusted, or a version that `restore` brings back.
+
+    Failing these, it begins anew if nothing of its inputs is trimmed, else files that may be damaged are better than
+    none. What lies before the floor of an input is of no use.
+    """
+    trusted = newest(runs(), wanted, boot=boot, sure=True)
+    if trusted is not None and _reaches(trusted, floor):
+        return trusted
+    restored = restore()
+    if _reaches(restored, floor) and _belongs(restored, wanted):
+        return restored
+    readable = newest(runs(), wanted, sure=True)
+    if readable is not None and _reaches(readable, floor):
+        return readable
+    if floor < 0 and wanted.output is None:
+        return None  # everything is still there from the beginning
+    return newest(runs(), wanted)
+
+
+def fits(output: Output, run: Candidate, epoch: int) -> bool:
+    """Say whether the state of a run at a commit belongs to what is published.
+
+    It does if the published epoch is the run's own, or that of the run whose state it began with; or if it is ahead of
+    what is published and everything in between is pending.
+    """
+    published = output.last_epoch()
+    if epoch < 0:
+        return published < 0  # Spark's batch over nothing, before there was an epoch
+    pending = run.pending_until(epoch)
+    if any(not _agrees(output, manifest) for manifest in pending if manifest.epoch <= published):
+        return False
+    if epoch > published:
+        ahead = [manifest.epoch for manifest in pending if manifest.epoch > published]
+        return ahead == list(range(published + 1, epoch + 1))
+    return _producer(output, epoch) in (run.name, made_by(run, epoch))
+
+
+def acceptable(output: Output, version: Kept) -> bool:
+    """Say of a version in a store what `fits` says of a run on disk."""
+    published = output.last_epoch()
+    if version.epoch > published:
+        return set(range(published + 1, version.epoch + 1)) <= set(version.pending)
+    return _producer(output, version.epoch) == version.made_by
+
+
+def made_by(run: Candidate, epoch: int) -> str:
+    """Return the run that came to the state that a run has at an epoch: itself, or the one that it goes on from."""
+    origin, began = run.origin
+    return origin if began == epoch else run.name
+
+
+def _counts(run: Candidate, wanted: Wanted, boot: object, *, sure: bool) -> int | None:
+    """Return the epoch of a run that counts, None for one that does not."""
+    if run.scratch or boot not in (None, run.boot) or wanted.owner not in (None, run.owner):
+        return None
+    try:
+        epoch = run.committed()
+    except (Corrupt, OSError):
+        if not sure:
+            raise
+        return None
+    if epoch is None or (sure and run.doubted == epoch):
+        return None
+    since = run.whole_since
+    whole = since is not None and epoch >= since
+    return epoch if whole and (wanted.output is None or fits(wanted.output, run, epoch)) else None
+
+
+def _belongs(run: Candidate, wanted: Wanted) -> bool:
+    epoch = run.committed()
+    return wanted.output is None or (epoch is not None and fits(wanted.output, run, epoch))
+
+
+def _reaches(run: Candidate, floor: int) -> bool:
+    epoch = run.committed()
+    return epoch is not None and epoch >= floor
+
+
+def _producer(output: Output, epoch: int) -> str | None:
+    try:
+        manifest = output.manifest(epoch)
+    except Trimmed:
+        return None
+    return None if manifest is None else manifest.producer.run
+
+
+def _agrees(output: Output, manifest: Manifest) -> bool:
+    try:
+        published = output.manifest(manifest.epoch)
+    except Trimmed:
+        return True
+    return published is not None and (published.digest, published.rows) == (manifest.digest, manifest.rows)
