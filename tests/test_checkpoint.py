@@ -199,3 +199,23 @@ def test_half_a_directory_is_never_seen(tmp_path, operation):
         assert tree(home / "new") == KEPT
         assert number > {"link": len(KEPT), "mkdir": 5, "rename": 1}[operation]
         return
+
+
+def test_what_names_its_own_place_is_renamed(tmp_path):
+    """The new run finds its schemas in its own directory, wherever that is; the old run's file stays as it was."""
+    old, new = tmp_path / "runs" / "r1" / "checkpoint", tmp_path / 'runs "two"' / "r2" / "checkpoint"
+    log_batch(old, 0, 4)
+    schema, noted = old / "state/0/_stateSchema/default/0_ab", old / "state/0/_metadata/v2/0"
+    for path in (schema, noted):
+        path.parent.mkdir(parents=True)
+    schema.write_text("a schema")
+    told = {"stateStoreInfo": [{"stateSchemaFilePaths": [f"file:{schema}", f"file:{schema}c"]}], "other": "/state/x"}
+    noted.write_text("v2\n" + json.dumps(told))
+    new.parent.mkdir(parents=True)
+    link_checkpoint(old, new, last_commit(old))
+    version, found = (new / "state/0/_metadata/v2/0").read_text().split("\n")
+    moved = f"file:{new}/state/0/_stateSchema/default/0_ab"
+    assert version == "v2"
+    assert json.loads(found) == {**told, "stateStoreInfo": [{"stateSchemaFilePaths": [moved, f"{moved}c"]}]}
+    assert json.loads(noted.read_text().split("\n")[1]) == told
+    assert (new / "state/0/_stateSchema/default/0_ab").samefile(schema)

@@ -15,6 +15,7 @@ from anabranch.keeper.keeper import Keeper, KeeperOptions
 from anabranch.keeper.restoring import restore_unit
 from anabranch.store.opening import open_store
 from anabranch.testing.wait import wait_until
+from plan_steps import grouped, transformed
 from spark_units import SCHEMA_FOR_STEPS, Bench, publish
 
 pytestmark = pytest.mark.spark
@@ -121,3 +122,22 @@ def test_a_join_comes_back_from_a_store(spark, tmp_path):
     assert [row["value"] for row in sorted(bench.rows(3), key=lambda row: row["value"])] == [
         row["value"] for epoch in range(3) for row in rows(epoch)
     ]
+
+
+@pytest.mark.parametrize(
+    "step", [transformed("EventTime"), grouped("NoTimeout")], ids=["transformWithState", "applyInPandasWithState"]
+)
+def test_functions_with_state_come_back_from_a_store(spark, tmp_path, step):
+    """Spark notes whole paths of what one of them keeps; it goes on elsewhere all the same, and then once more."""
+    bench = Bench(spark, tmp_path, {"events": SCHEMA_FOR_STEPS}, step, "update")
+    url = f"log:{tmp_path / 'store'}"
+    for epoch in range(2):
+        publish(bench.inputs["events"], epoch, rows(epoch, count=4))
+    run_and_lose(bench, 2, url)
+    for epoch in (2, 3):
+        publish(bench.inputs["events"], epoch, rows(epoch, count=4))
+        unit = bench.start(restore=lambda directory: restore_unit([url], "home", "result", directory))
+        bench.wait_committed(unit, epoch)
+        unit.stop()
+        unit.remove_former_runs()
+    assert [row["n"] for epoch in range(4) for row in bench.rows(epoch)] == [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4

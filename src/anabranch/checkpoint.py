@@ -6,16 +6,24 @@ Every start of a replica is a new run in a new directory: no directory is ever o
 was thought dead cannot write into the state of its successor. The new directory is hard-linked from the old one at
 its last commit. An offset entry beyond that commit is left out: Spark would run it before it asks its source, and it
 may be the misaligned batch that the old run died of.
+
+One kind of file cannot be linked as it is: what `transformWithState` notes of itself has whole paths of its schemas. A
+run that was linked from it would read them where they first were, and fail when that run is gone.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from anabranch.channel.writer import Planned, planned_batch
 from anabranch.durable import TEMPORARY_PREFIX
+
+# The path of a schema's file, inside JSON; what is kept of it begins below the checkpoint.
+_SCHEMA_PATH = re.compile(r'"[^"]*(/state/\d+/_stateSchema/)')
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,19 @@ def link_checkpoint(old: Path, new: Path, commit: Commit) -> None:
     """
     unfinished = new.with_name(f"{TEMPORARY_PREFIX}{new.name}")
     _link_tree(old, unfinished, commit)
+    for path in unfinished.glob("state/*/_metadata/v2/*"):
+        _rename_inside(path, new)
     unfinished.rename(new)
+
+
+def _rename_inside(path: Path, checkpoint: Path) -> None:
+    """Let a file name others below the checkpoint that it is in now; the one that it was linked from stays as it is."""
+    text = path.read_text()
+    place = json.dumps(f"file:{checkpoint.absolute()}")[:-1]
+    renamed = _SCHEMA_PATH.sub(lambda found: place + found[1], text)
+    if renamed != text:
+        path.unlink()
+        path.write_text(renamed)
 
 
 def _link_tree(old: Path, new: Path, commit: Commit) -> None:

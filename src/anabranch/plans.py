@@ -242,7 +242,7 @@ def spark_message(error: BaseException) -> str:
         return python[-1]
     kept = []
     for line in lines:
-        if line.startswith(("at ", "JVM stacktrace", "== ", "+-", "'", "File ")) or not line:
+        if line.startswith(("at ", "JVM stacktrace", "== ", "+-", "'", 'File "')) or not line:
             break
         kept.append(line)
     return " ".join(kept[:3]) or type(error).__name__

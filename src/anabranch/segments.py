@@ -14,14 +14,8 @@ from typing import TypeVar
 
 from anabranch.errors import PipelineError
 from anabranch.pipeline import Graph, Guarantee, OutputMode, StepNode
-from anabranch.strategies import (
-    ActiveStandby,
-    Amnesia,
-    PassiveStandby,
-    Strategy,
-    TrailingStandby,
-    UpstreamBackup,
-)
+from anabranch.strategies import Strategy
+from anabranch.strategies.named import by_name
 
 T = TypeVar("T")
 
@@ -73,18 +67,10 @@ def _asked(asked: Mapping[str | None, T], segments: dict[str, Segment], what: st
 
 def override(name: str, segments: dict[str, Segment], store: str) -> dict[str, Strategy]:
     """Return one strategy for every segment, chosen by name; `store` is where checkpoints go if they are shipped."""
-    chosen: dict[str, Strategy | None] = {
-        "none": None,
-        "amnesia": Amnesia(),
-        "upstream": UpstreamBackup(),
-        "passive": PassiveStandby(store=store),
-        "trailing": TrailingStandby(),
-        "active": ActiveStandby(),
-    }
+    chosen = by_name(store)
     if name not in chosen:
         raise PipelineError(f"there is no strategy {name!r}", hint=f"use one of {', '.join(chosen)}")
-    strategy = chosen[name]
-    return {} if strategy is None else dict.fromkeys(segments, strategy)
+    return {} if name == "none" else dict.fromkeys(segments, chosen[name])
 
 
 def consumers(graph: Graph, segments: dict[str, Segment]) -> dict[str, tuple[str, ...]]:

@@ -14,6 +14,7 @@ from anabranch.chaos.faults import Strike, chosen, schedule
 from anabranch.chaos.history import History
 from anabranch.chaos.judging import judge
 from anabranch.chaos.means import missing, possible
+from anabranch.chaos.protection import protection
 from anabranch.chaos.recording import Deliveries, Recorder
 from anabranch.chaos.scene import NotInjected, Scene
 from anabranch.chaos.verdict import Course, drawn_sinks, lossy_sinks, verdict
@@ -23,7 +24,7 @@ from anabranch.errors import AnabranchError, PipelineError
 from anabranch.launcher import NodeEnded
 from anabranch.loading import load_pipeline
 from anabranch.node_options import NodeOptions
-from anabranch.segments import consumers, cut, override, strategies
+from anabranch.segments import consumers, cut
 from anabranch.strategies import Amnesia
 
 _READY_S, _END_S = 300.0, 600.0
@@ -68,11 +69,8 @@ class Chaos:
         if not self._graph.sinks:
             raise PipelineError("the pipeline has no sink", hint="add one: what is delivered is what is compared")
         self._segments = segments = cut(self._graph)
-        self._strategies = (
-            strategies(self._graph, segments)
-            if options.strategy is None
-            else override(options.strategy, segments, f"log:{self._scratch / 'stores'}")
-        )
+        store = f"log:{self._scratch / 'stores'}"
+        self._strategies = protection(self._graph, segments, store, options)
         self._amnesic = any(isinstance(strategy, Amnesia) for strategy in self._strategies.values())
         wanted = chosen(options.faults)
         lacking = missing(self._graph, [self._strategies.get(name) for name in segments], options.nodes, options.master)

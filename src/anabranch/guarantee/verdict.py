@@ -19,14 +19,8 @@ from anabranch.guarantee.matrix import WANTED, Kept, Promise, promise, weakest
 from anabranch.pipeline import Guarantee
 from anabranch.plans import BuiltSegment
 from anabranch.segments import Segment
-from anabranch.strategies import (
-    ActiveStandby,
-    Amnesia,
-    PassiveStandby,
-    Strategy,
-    TrailingStandby,
-    UpstreamBackup,
-)
+from anabranch.strategies import Amnesia, PassiveStandby, Strategy, TrailingStandby
+from anabranch.strategies.named import by_name
 from anabranch.strategies.strategy import Unprotected
 
 # Functions that have several names in PySpark.
@@ -80,7 +74,7 @@ class SegmentVerdict:
 
     def alternatives(self, store: str) -> dict[str, Promise]:
         """Return what every strategy would promise."""
-        return {name: _promised(self.built, strategy) for name, strategy in _all(store).items()}
+        return {name: _promised(self.built, strategy) for name, strategy in by_name(store).items()}
 
 
 def judged(
@@ -201,16 +195,3 @@ def _promised(built: BuiltSegment, strategy: Strategy) -> Promise:
 
 def _known(found: Mapping[str, Kept | None]) -> list[Kept]:
     return [kept for kept in found.values() if kept is not None]
-
-
-def _all(store: str) -> dict[str, Strategy]:
-    return {
-        "none": Unprotected(),
-        "amnesia": Amnesia(),
-        "upstream": UpstreamBackup(),
-        "passive": PassiveStandby(store=store),
-        "passive (shipped)": PassiveStandby(store=store, release="shipped"),
-        "trailing": TrailingStandby(),
-        "active": ActiveStandby(),
-        "active (written)": ActiveStandby(release="written"),
-    }
