@@ -97,8 +97,12 @@ class Bench:
         unit.start(self.spark)
         return unit
 
-    def unit(self, released: Callable[[str, Manifest], None] = lambda _unit, _manifest: None) -> Unit:
-        """Make a new run of the unit, and start nothing."""
+    def unit(
+        self,
+        released: Callable[[str, Manifest], None] = lambda _unit, _manifest: None,
+        generation: int | None = 0,
+    ) -> Unit:
+        """Make a new run of the unit, and start nothing; one without a generation withholds what it has."""
         home = self.directory / "units" / "result"
         run = new_run(home)
         built = build(
@@ -108,7 +112,7 @@ class Bench:
         self.output = Channel.create(self.directory / "channels" / "result", ChannelSpec("result", built.schema))
         place = UnitPlace(home, self.inputs, self.output)
         events = UnitEvents(released=released, diverged=self.diverged.append)
-        return Unit(built, place, events, run=run, generation=0, clock=SystemClock())
+        return Unit(built, place, events, run=run, generation=generation, clock=SystemClock())
 
     def wait_committed(self, unit: Unit, epoch: int) -> None:
         """Wait until a run has committed an epoch; fail at once if its query failed."""

@@ -7,22 +7,11 @@ from anabranch.guarantee.matrix import promise
 from anabranch.guarantee.plan_tree import plan_tree
 from anabranch.merging import unmergeable
 from anabranch.spans import combined, operator_spans
-from anabranch.strategies import ActiveStandby, Amnesia, PassiveStandby, TrailingStandby, UpstreamBackup
-from anabranch.strategies.strategy import Unprotected
+from anabranch.strategies.named import by_name
 from plan_cases import CASES, STRATEGIES
 
 pytestmark = pytest.mark.spark
-STORE = "log:store"
-BY_NAME = {
-    "none": Unprotected(),
-    "passive": PassiveStandby(store=STORE),
-    "trailing": TrailingStandby(),
-    "active": ActiveStandby(),
-    "written": ActiveStandby(release="written"),
-    "upstream": UpstreamBackup(),
-    "shipped": PassiveStandby(store=STORE, release="shipped"),
-    "amnesia": Amnesia(),
-}
+BY_NAME = by_name("log:store")
 LETTERS = {"precise": "P", "no-loss (divergent)": "D", "gap": "G", "refused": "x"}
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.clock import ManualClock
-from anabranch.pacing import EMPTY_AFTER_S, IN_STEP_AFTER_S, PaceView, Recent, decide, trim_floor
+from anabranch.pacing import EMPTY_AFTER_S, PaceView, Recent, decide, trim_floor
 from anabranch.settings import Settings
 
 SETTINGS = Settings(shortest_interval_s=0.2, longest_interval_s=10.0, pending_epochs=4)
@@ -23,6 +23,8 @@ QUIET = PaceView(
     finishing=False,
     empty_epochs_owed=0,
 )
+# The last epoch was published half a second after it was claimed; now are 0.1 s more.
+IN_STEP = {"taken_s": 100.5, "patience_s": 0.6, "now_s": 100.6}
 NOTHING_YET = {"last_epoch": -1, "taken": -1, "received": -1}
 
 TABLE = {
@@ -48,19 +50,20 @@ TABLE = {
     "unkept epochs hold the next one": ({"waiting": True, "unkept": True}, "wait"),
     "unkept epochs hold empty ones": ({"empty_epochs_owed": 1, "unkept": True}, "wait"),
     "unkept epochs do not hold the end": ({"finishing": True, "unkept": True}, "finish"),
-    # a standby that should be in step
-    "a standby is in step": ({"waiting": True, "behind": 0, "now_s": 100.5}, "claim"),
-    "a standby is one behind": ({"waiting": True, "behind": 1, "now_s": 100.5}, "wait"),
-    "a standby is one behind, and much waits": (
-        {"waiting": True, "backlogged": True, "behind": 1, "now_s": 100.5},
+    # a replica that should be in step
+    "a replica is in step": ({"waiting": True, "behind": 0, **IN_STEP}, "claim"),
+    "a replica is one behind": ({"waiting": True, "behind": 1, **IN_STEP}, "wait"),
+    "a replica is one behind, and much waits": (
+        {"waiting": True, "backlogged": True, "behind": 1, **IN_STEP},
         "claim",
     ),
-    "a standby is two behind, and much waits": (
-        {"waiting": True, "backlogged": True, "behind": 2, "now_s": 100.5},
+    "a replica is two behind, and much waits": (
+        {"waiting": True, "backlogged": True, "behind": 2, **IN_STEP},
         "wait",
     ),
-    "a standby has had its time": ({"waiting": True, "behind": 2, "now_s": 100.0 + IN_STEP_AFTER_S}, "claim"),
-    "a standby does not hold the end": ({"finishing": True, "behind": 2, "now_s": 100.5}, "finish"),
+    "a replica has had its time": ({"waiting": True, "behind": 2, **IN_STEP, "now_s": 101.2}, "claim"),
+    "a replica for which nobody waits": ({"waiting": True, "behind": 2, **IN_STEP, "patience_s": 0.0}, "claim"),
+    "a replica does not hold the end": ({"finishing": True, "behind": 2, **IN_STEP}, "finish"),
     # shortest interval
     "too soon": ({"waiting": True, "now_s": 100.19}, "wait"),
     "soon enough": ({"waiting": True, "now_s": 100.21}, "claim"),

@@ -13,7 +13,7 @@ from anabranch.agent import Agent
 from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.manifest import Manifest, Part, Producer
 from anabranch.cli.status import _failover, _units
-from anabranch.status import channel_status, collect
+from anabranch.status import channel_status, collect, redundancy
 from anabranch.work import Announcement, Work
 
 IDENTITY = {
@@ -49,7 +49,15 @@ def channel_of(work, name, *rows, source=False):
 
 def test_a_new_directory_has_a_status(work):
     """Before anything ran there is nothing to show, and no error."""
-    nothing = {"pipeline": None, "nodes": [], "promises": {}, "channels": [], "failovers": [], "events": []}
+    nothing = {
+        "pipeline": None,
+        "nodes": [],
+        "promises": {},
+        "redundancy": [],
+        "channels": [],
+        "failovers": [],
+        "events": [],
+    }
     assert collect(work) == nothing
 
 
@@ -200,3 +208,17 @@ def test_takeovers_are_shown_with_their_phases():
     assert first.endswith(" counts: node-1 → node-2, generation 1, silent for 0.3 s")
     assert second.strip() == "noticed 0.30, restored 0.02, first output 0.50, caught up 0.04, all 0.86 s"
     assert len(shown(_failover({**event, **dict.fromkeys(phases)})).splitlines()) == 1
+
+
+def test_redundancy_is_what_runs_of_what_should():
+    """Scratch runs, nodes that do not answer and replicas far behind do not count; units of one node have none."""
+    running = [{"unit": "counts", "scratch": False, "epoch": 95}, {"unit": "other", "scratch": False, "epoch": 9}]
+    nodes = [
+        {"name": "node-1", "alive": True, "units": running},
+        {"name": "node-2", "alive": True, "units": [{"unit": "counts", "scratch": True, "epoch": 99}]},
+        {"name": "node-3", "alive": False, "units": []},
+        {"name": "node-4", "alive": True, "units": running},
+        {"name": "node-5", "alive": True, "units": [{"unit": "counts", "scratch": False, "epoch": 50}]},
+    ]
+    promises = {"counts": {"copies": 3}, "other": {}}
+    assert redundancy(nodes, promises, {"counts": 99}) == [{"unit": "counts", "wanted": 3, "present": 2}]

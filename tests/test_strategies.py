@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from anabranch.errors import PipelineError
 from anabranch.spans import NO_STATE, Span
-from anabranch.strategies import ActiveStandby, Amnesia, PassiveStandby, TrailingStandby, UpstreamBackup
+from anabranch.strategies import ActiveStandby, Amnesia, KSafe, PassiveStandby, TrailingStandby, UpstreamBackup
 from anabranch.strategies.amnesia import Completeness
 from anabranch.strategies.strategy import WARM_BATCHES, Begin, Follow, Past, Renew, Takeover, Unprotected, View
 from anabranch.strategies.upstream_backup import known_past, low_epoch
@@ -210,6 +210,10 @@ PASSIVE = PassiveStandby(store="memory:")
         (ActiveStandby(), View(published=9, waiting=9, at=3, mergeable=True, past=Past), Follow(8, open=True)),
         (ActiveStandby(), View(published=9, waiting=9, at=3, since_s=60.0), None),
         (ActiveStandby(), View(published=30, waiting=30, at=3, since_s=60.0), Renew(open=True)),
+        # A query that hangs does not follow: it is replaced, even if it could read several epochs at once.
+        (KSafe(), View(published=30, waiting=30, at=3, told_to=9, since_s=60.0, mergeable=True), Renew(open=True)),
+        (KSafe(), View(published=30, waiting=30, at=3, since_s=60.0, mergeable=True, past=Past), Follow(29, open=True)),
+        (KSafe(), View(published=9, waiting=9), Begin(open=True)),
         (TrailingStandby(), View(published=0, waiting=0), Begin()),
         (TrailingStandby(), View(published=9, waiting=9, at=3), Follow(4)),
         (PASSIVE, View(published=0, waiting=0), Begin()),

@@ -92,6 +92,19 @@ def test_a_crash_between_claim_and_commit_publishes_the_epoch_once(spark, tmp_pa
     assert bench.output.sweep() == 0, "the second execution left parts behind"
 
 
+def test_a_run_that_is_stopped_in_the_middle_of_an_epoch_ends_in_silence(spark, tmp_path):
+    """Spark takes it for what it is, an interruption: no error, no log of a thousand lines, nothing published."""
+    bench = Bench(spark, tmp_path, {"events": SCHEMA}, counted, "update")
+    publish(bench.inputs["events"], 0, [row(0)])
+    unit = bench.unit(generation=None)
+    unit.prepare()
+    unit.start(spark)
+    wait_until(lambda: unit.batches == 1, TIMEOUT_S, "the epoch to be executed")
+    unit.stop()
+    assert unit.query.exception() is None
+    assert bench.output.last_epoch() == -1
+
+
 def test_a_step_that_is_not_deterministic_is_found_out_when_it_is_executed_again(spark, tmp_path):
     """Random values differ between executions; the digest tells, and the published epoch stays."""
     bench = Bench(spark, tmp_path, {"events": SCHEMA}, lambda events: events.select("key", F.rand().alias("r")))

@@ -9,7 +9,7 @@ from anabranch.reading import Epoch, read_channel
 from anabranch.settings import Settings
 from anabranch.sinks import call, console, jsonl, parquet
 from anabranch.sources import generate_words, read_csv, read_jsonl, read_parquet, read_text
-from anabranch.strategies import ActiveStandby, Amnesia, PassiveStandby, TrailingStandby, UpstreamBackup
+from anabranch.strategies import ActiveStandby, Amnesia, KSafe, PassiveStandby, TrailingStandby, UpstreamBackup
 
 __version__ = "0.1.0"
 
@@ -18,6 +18,7 @@ __all__ = [
     "Amnesia",
     "AnabranchError",
     "Epoch",
+    "KSafe",
     "PassiveStandby",
     "Pipeline",
     "Settings",

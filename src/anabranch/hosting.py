@@ -47,7 +47,7 @@ _PACE_POLL_S = 0.01
 # How long a pacer that found another's work waits before it looks whether the role is still its own.
 _PACE_AGAIN_S = 0.5
 # What a standby is doing, by strategy; all others wait at their gate.
-_TEMPERATURES = {"active": "active", "trailing": "trailing"}
+_TEMPERATURES = {"active": "active", "trailing": "trailing", "ksafe": "racing"}
 
 
 class Hosting:
@@ -92,6 +92,10 @@ class Hosting:
         """The runs that lead here, by unit."""
         return {name: unit.run for name, unit in self.replicas.primaries.items()}
 
+    def runs(self, unit: str) -> set[str]:
+        """Return the runs of a unit that are here."""
+        return self.replicas.runs(unit)
+
     # Roles
 
     def begin(self, role: str, generation: int) -> None:
@@ -112,9 +116,9 @@ class Hosting:
 
     # Units
 
-    def reconcile(self, held: Mapping[str, int]) -> None:
+    def reconcile(self, held: Mapping[str, int], elsewhere: Mapping[str, bool]) -> None:
         """Bring the replicas towards what this node leads, and keep the primaries in their stores."""
-        self.replicas.reconcile(held)
+        self.replicas.reconcile(held, elsewhere)
         for name, unit in self.replicas.primaries.items():
             if self._kept.get(name) != unit.run:
                 self._kept[name] = unit.run
@@ -323,7 +327,7 @@ class Hosting:
         ]
         standbys = [
             {
-                **_replica(name, "standby", standby.unit),
+                **_replica(name, "standby" if self._setup.strategy(name).copies is None else "replica", standby.unit),
                 "batches": self.replicas.batches(name),
                 "generation": None,
                 "temperature": _TEMPERATURES.get(self._setup.strategy(name).name, "gated"),

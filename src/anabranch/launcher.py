@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -170,18 +170,19 @@ class Fleet:
         nodes: int,
         surroundings: Callable[[str], Surroundings] = lambda _: Surroundings(),
         clock: Clock | None = None,
+        zones: Sequence[str] = (),
     ) -> None:
         # Nodes that ended with an error and have not been started again since.
         self.away: dict[int, NodeEnded] = {}
         rest_s = RESTART_AFTER_S if nodes > 1 else 0.0
         launchers = [
             Launcher(
-                replace(options, name=name, neighbours=nodes > 1),
+                replace(options, name=name, neighbours=nodes > 1, zone=zones[number % len(zones)] if zones else None),
                 restart_after_s=rest_s,
                 surroundings=surroundings(name),
                 clock=clock,
             )
-            for name in (f"node-{number + 1}" for number in range(nodes))
+            for number, name in enumerate(f"node-{number + 1}" for number in range(nodes))
         ]
         self._nodes = [
             (launcher, launcher.start() if number == 0 else launcher.join())

@@ -14,6 +14,8 @@ from anabranch.channel.channel import Channel
 from anabranch.detector import Limits, Progress, ProgressWatch
 from anabranch.errors import Deposed
 from anabranch.lease import Holder, Lease
+from anabranch.placement import Host as Place
+from anabranch.placement import placed
 from anabranch.roles import ASKED, RoleView, decide, free
 from anabranch.setup import Setup
 from anabranch.takeovers import Seen, Taken, Takeovers
@@ -22,6 +24,8 @@ from anabranch.upkeep import Upkeep
 PACER = "pacer"
 # A holder whose successor was planned goes on for at most this long.
 _LINGER_S = 60.0
+# A replica that is no further behind than this could publish the next epoch.
+_LEVEL = 1
 
 
 class Others(Protocol):
@@ -34,6 +38,7 @@ class Others(Protocol):
     def since_heard_s(self, holder: Holder) -> float | None: ...
     def acted(self, holder: Holder) -> None: ...
     def first(self) -> bool: ...
+    def ready(self) -> list[Place]: ...
 
 
 class Host(Protocol):
@@ -43,6 +48,7 @@ class Host(Protocol):
     def channels(self) -> Mapping[str, Channel]: ...
     @property
     def running(self) -> Mapping[str, str]: ...
+    def runs(self, unit: str) -> set[str]: ...
     @property
     def first_output_s(self) -> Mapping[str, float]: ...
     def begin(self, role: str, generation: int) -> None: ...
@@ -90,6 +96,24 @@ class Leading:
     def led(self) -> dict[str, int]:
         """Return the generations of the units that this node leads."""
         return {role: mine.generation for role, mine in self.held.items() if role in self._setup.segments}
+
+    def elsewhere(self) -> dict[str, bool]:
+        """Return the units that need no replica here, and whether one that is here may go."""
+        copies = {name: self._setup.strategy(name).copies for name in self._setup.segments}
+        asked = {name: count for name, count in copies.items() if count is not None}
+        if not asked:
+            return {}
+        mine = Place(self._setup.options.name, self._setup.options.zone)
+        holders = {name: self._leases[name].holder() for name in asked}
+        leaders = {name: holder.node if holder is not None else None for name, holder in holders.items()}
+        found = placed(asked, sorted([mine, *self._others.ready()], key=lambda host: host.name), leaders)
+        return {name: self._others_level(name) >= asked[name] for name in asked if mine.name not in found[name]}
+
+    def _others_level(self, unit: str) -> int:
+        """Count the runs of a unit on other nodes that are where it is, or nearly."""
+        lags = self._host.upkeep.lags(unit, self._host.channels[unit].last_epoch())
+        mine = self._host.runs(unit)
+        return sum(lag <= _LEVEL for run, lag in lags.items() if run not in mine)
 
     def _seen(self, role: str) -> Seen:
         channels = self._host.channels

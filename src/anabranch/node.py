@@ -85,7 +85,9 @@ class Node:
         commands = {"ping": self._ping, "status": self._status, "stop": self._on_stop, "take": self._on_take}
         agent = Agent(self._work.token(), commands, pages={"/metrics": self._metrics})
         agent.start()
-        announcement = self._work.announce(Announcement(self._options.name, os.getpid(), agent.address, self._life))
+        announcement = self._work.announce(
+            Announcement(self._options.name, os.getpid(), agent.address, self._life, self._options.zone)
+        )
         signal.signal(signal.SIGTERM, lambda *_: self._on_stop({"now": True}))
         # Ctrl-C reaches the whole terminal; the launcher turns it into an orderly stop.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -200,7 +202,7 @@ class Node:
                 break
             leading.look()
             with self._rounds.busy():
-                hosting.reconcile(leading.led())
+                hosting.reconcile(leading.led(), leading.elsewhere())
                 hosting.look_after()
             now_s = self._clock.steady_s()
             if now_s - kept_house_s >= _HOUSEKEEPING_S:

@@ -14,7 +14,8 @@ class NodeOptions:
     `session` is the same for all nodes that were launched together, and for those that were started again. `strategy`
     is the name of one that protects every segment, whatever the pipeline asks for. `neighbours` says that other nodes
     run on the same machine. With `elsewhere`, the pipeline reads, delivers and keeps below that directory instead. What
-    was published less than `leave_s` ago is left for standbys, which are seconds behind.
+    was published less than `leave_s` ago is left for standbys, which are seconds behind. Nodes in the same `zone` are
+    likely to fail together.
     """
 
     file: Path
@@ -30,3 +31,4 @@ class NodeOptions:
     neighbours: bool = False
     elsewhere: Path | None = None
     leave_s: float = 60.0
+    zone: str | None = None

@@ -42,6 +42,7 @@ class Downstream:
     received: int
     unkept: bool = False
     behind: int = 0
+    patience_s: float = 0.0
 
 
 class Pacer:
@@ -67,6 +68,8 @@ class Pacer:
         self._planners: dict[str, Planner] = {}
         self._applied: dict[str, int] = {}
         self._last_claim_s = clock.steady_s()
+        # Which epoch was last seen taken, and since when.
+        self._taken = -1, clock.steady_s()
         self._closed = False
         self._empty_epochs_owed = 0
         self.last_epoch = -1
@@ -114,6 +117,8 @@ class Pacer:
         now_s = self._clock.now_s()
         planners = self._planners.values()
         waiting = any(planner.waiting(now_s) for planner in planners)
+        if downstream.taken > self._taken[0]:
+            self._taken = downstream.taken, self._clock.steady_s()
         instruction = decide(
             PaceView(
                 now_s=self._clock.steady_s(),
@@ -127,6 +132,8 @@ class Pacer:
                 empty_epochs_owed=self._empty_epochs_owed,
                 unkept=downstream.unkept,
                 behind=downstream.behind,
+                patience_s=downstream.patience_s,
+                taken_s=self._taken[1],
             ),
             self._settings,
         )

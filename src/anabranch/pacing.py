@@ -20,17 +20,16 @@ from anabranch.settings import Settings
 
 # How long rows may keep everyone waiting before the watermark is pushed on by an empty epoch.
 EMPTY_AFTER_S = 0.5
-# A standby that runs every epoch is as fast as its primary, so one that is behind stays behind, and a takeover has to
-# wait for it. It is given up to this long per epoch to come to where its primary is.
-IN_STEP_AFTER_S = 1.0
 
 
 @dataclass(frozen=True)
 class PaceView:
     """What the pacer knows at one moment.
 
-    `taken` is what the slowest first segment has released. `unkept`: a store has fallen behind for as many epochs as
-    may be held for it. `behind` is by how many epochs a standby lags that should keep in step.
+    `taken` is what the slowest first segment has released, `taken_s` when it had released the last epoch. `unkept`: a
+    store has fallen behind for as many epochs as may be held for it. `behind` is by how many epochs a replica lags that
+    should keep in step: it is as fast as the others, so one that is behind stays behind, and a takeover has to wait for
+    it. For `patience_s` it is given time to come to where they are.
     """
 
     now_s: float
@@ -44,6 +43,8 @@ class PaceView:
     empty_epochs_owed: int
     unkept: bool = False
     behind: int = 0
+    patience_s: float = 0.0
+    taken_s: float = 0.0
 
 
 Instruction = Literal["claim", "claim-empty", "wait", "finish"]
@@ -56,7 +57,7 @@ def decide(view: PaceView, settings: Settings) -> Instruction:
     held = view.last_epoch - view.received >= settings.pending_epochs or (view.unkept and not view.finishing)
     if held or view.taken < view.last_epoch - in_hand:
         return "wait"
-    out_of_step = view.behind > in_hand and since_s < IN_STEP_AFTER_S and not view.finishing
+    out_of_step = view.behind > in_hand and view.now_s - view.taken_s < view.patience_s and not view.finishing
     if out_of_step or (view.last_epoch >= 0 and since_s < settings.shortest_interval_s):
         return "wait"
     if view.waiting:

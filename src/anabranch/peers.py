@@ -14,6 +14,7 @@ from anabranch.clock import Clock
 from anabranch.detector import Limits, NodeWatch
 from anabranch.errors import AgentError, AgentGone
 from anabranch.lease import Holder
+from anabranch.placement import Host
 from anabranch.work import Work
 
 _GONE = "dead: it no longer announces itself"
@@ -27,6 +28,7 @@ class _Peer:
     life: str
     address: str
     watch: NodeWatch
+    zone: str | None = None
     ready: bool = False
 
 
@@ -50,7 +52,8 @@ class Peers:
             for name, node in announced.items():
                 known = self._peers.get(name)
                 if name != self._name and (known is None or known.life != node.life):
-                    peer = _Peer(name, node.life, node.address, NodeWatch(self.limits, self._clock.steady_s()))
+                    watch = NodeWatch(self.limits, self._clock.steady_s())
+                    peer = _Peer(name, node.life, node.address, watch, node.zone)
                     self._peers[name] = peer
                     threading.Thread(target=self._ping, args=(peer,), name=f"ping {name}", daemon=True).start()
             for name in [name for name in self._peers if name not in announced]:
@@ -85,11 +88,15 @@ class Peers:
         with self._lock:
             return all(self._name < name for name in self._peers if self._suspicions.get(name) is None)
 
+    def ready(self) -> list[Host]:
+        """Return the others that are ready and not suspected."""
+        with self._lock:
+            peers = [peer for peer in self._peers.values() if peer.ready and self._suspicions.get(peer.name) is None]
+        return [Host(peer.name, peer.zone) for peer in peers]
+
     def first(self) -> bool:
         """Say whether this node comes first by name of those that are ready and not suspected."""
-        with self._lock:
-            ready = [name for name, peer in self._peers.items() if peer.ready and self._suspicions.get(name) is None]
-        return all(self._name < name for name in ready)
+        return all(self._name < host.name for host in self.ready())
 
     def stop(self) -> None:
         """Ping no more."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from anabranch.channel.channel import Channel
@@ -39,6 +40,7 @@ _MOST_BEHIND = 3
 _LOOK_FOR_SAVED_S = 1.0
 # What is remembered of published epochs; whoever needs older ones reads them again.
 _MOST_PAST = 20_000
+_NOWHERE: Mapping[str, bool] = MappingProxyType({})
 
 
 @dataclass
@@ -93,8 +95,11 @@ class Replicas:
 
     # The main loop
 
-    def reconcile(self, held: Mapping[str, int]) -> None:
-        """Bring what runs here towards what should, given the generations of the units that this node leads."""
+    def reconcile(self, held: Mapping[str, int], elsewhere: Mapping[str, bool] = _NOWHERE) -> None:
+        """Bring what runs here towards what should, given the generations of the units that this node leads.
+
+        `elsewhere` are units that others run; it says whether a replica that is here may go.
+        """
         for name in self._setup.segments:
             if self._busy(name):
                 continue
@@ -104,8 +109,16 @@ class Replicas:
                 self._catch_up(name)
             elif name not in held and name in self.primaries:
                 self._step_down(name)
-            elif name not in held:
+            elif elsewhere.get(name, False):
+                self._leave(name)
+            elif name not in elsewhere or name in self.standbys:
                 self._stand_by(name)
+
+    def _leave(self, name: str) -> None:
+        """End a replica that others have replaced."""
+        standby = self.standbys.pop(name, None)
+        if standby is not None:
+            self._start(name, "end", standby.unit.stop, lambda _: None)
 
     def _busy(self, name: str) -> bool:
         """Say whether something is under way for a unit; take the result of what has just ended."""
@@ -254,6 +267,7 @@ class Replicas:
             at=standby.unit.committed() if standby is not None else None,
             saved=self._newest_saved(name, exactly=exactly),
             since_s=self._setup.clock.steady_s() - standby.told_s if standby is not None else 0.0,
+            told_to=standby.to if standby is not None else -1,
             batches=self.batches(name),
             scratch=standby is not None and standby.unit.scratch,
             mergeable=built.unmergeable is None,
@@ -288,6 +302,11 @@ class Replicas:
             known[epoch] = Past(epoch, manifest.seen_ms, manifest.watermark_ms, manifest.late_rows)
             known.pop(epoch - _MOST_PAST, None)
         return known[epoch]
+
+    def runs(self, name: str) -> set[str]:
+        """Return the runs of a unit that are here."""
+        units = [self.primaries.get(name), self.standbys[name].unit if name in self.standbys else None]
+        return {unit.run for unit in units if unit is not None}
 
     def end(self, name: str) -> None:
         """End whatever replica of a unit is here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from anabranch.agent import ask
@@ -10,20 +11,45 @@ from anabranch.work import Announcement, Work
 
 _TAKEOVER = "took over"
 _RECOVERY = "recovered"
+_MOST_BEHIND = 10
 
 
 def collect(work: Work) -> dict[str, Any]:
     """Return the status as one JSON object; see the documentation of `anabranch status --json`."""
     identity = work.identity() or {}
     history = work.history()
+    nodes, promises = nodes_of(work), work.promises()
+    channels = [channel_status(work, name, identity) for name in work.channel_names()]
     return {
         "pipeline": identity.get("pipeline"),
-        "nodes": nodes_of(work),
-        "promises": work.promises(),
-        "channels": [channel_status(work, name, identity) for name in work.channel_names()],
+        "nodes": nodes,
+        "promises": promises,
+        "redundancy": redundancy(nodes, promises, {channel["name"]: channel["last"] for channel in channels}),
+        "channels": channels,
         "failovers": failovers_in(history)[-20:],
         "events": [event for event in history if event["kind"] not in ("started", _TAKEOVER, _RECOVERY)][-20:],
     }
+
+
+def redundancy(
+    nodes: list[dict[str, Any]], promises: dict[str, dict[str, Any]], published: dict[str, int | None]
+) -> list[dict[str, Any]]:
+    """Return, for units that run on several nodes at once, on how many they should, and on how many they do. Pure.
+
+    One that hangs, or is far behind for another reason, could not go on by itself, and does not count.
+    """
+    running = Counter(
+        unit["unit"]
+        for node in nodes
+        if node["alive"]
+        for unit in node["units"]
+        if not unit.get("scratch") and (published.get(unit["unit"]) or 0) - unit["epoch"] <= _MOST_BEHIND
+    )
+    return [
+        {"unit": name, "wanted": promised["copies"], "present": running[name]}
+        for name, promised in promises.items()
+        if "copies" in promised
+    ]
 
 
 def failovers_in(history: list[dict[str, Any]]) -> list[dict[str, Any]]:

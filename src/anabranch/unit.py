@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 # A query reads its logs and loads its sources before its first batch; a minute means that it hangs.
 _START_TIMEOUT_S = 60.0
 OPEN = Gate()
+# What Spark takes for an interruption of a query that is stopped inside `foreachBatch`. It looks for it with a regular
+# expression that takes several stack frames for every character: on what a cancelled job says, plan and all, the thread
+# of the query died of a stack overflow, and left a thousand lines in the log each time a replica was ended.
+_INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling o0.stop.\n: java.lang.InterruptedException"
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ class Unit:
         )
         self._checkpoint = self.directory / "checkpoint"
         self._started = threading.Event()
+        self._stopping = False
         self._internals: QueryInternals | None = None
         self._commit: Commit | None = None
         self._base: tuple[Path, int] | None = None
@@ -217,6 +222,14 @@ class Unit:
 
     def _batch(self, statistics: DataFrame, batch_id: int) -> None:
         """Run one epoch; called by Spark, before it commits."""
+        try:
+            self._execute(statistics, batch_id)
+        except BaseException:
+            if self._stopping:
+                raise RuntimeError(_INTERRUPTED) from None
+            raise
+
+    def _execute(self, statistics: DataFrame, batch_id: int) -> None:
         if not self._started.wait(_START_TIMEOUT_S):
             raise Corrupt(f"unit {self.name!r} was given a batch before it had started")
         planned = planned_batch(self._checkpoint, batch_id)
@@ -322,6 +335,7 @@ class Unit:
 
     def stop(self) -> None:
         """End the query; an unfinished epoch is executed again by the next run."""
+        self._stopping = True
         self.release.stop()
         if self.query is not None:
             self.query.stop()

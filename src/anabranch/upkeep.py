@@ -15,6 +15,8 @@ from anabranch.setup import Setup
 _LOOK_AT_LAGS_S = 0.02
 _FRESH_S = 1.5
 _MOST_LAG = 5
+# How long an epoch waits for a node to which a unit moves as planned.
+_MOVING_S = 0.6
 
 
 class Kept(Protocol):
@@ -33,7 +35,7 @@ class Upkeep:
         self._kept = kept
         self._unkept: str | None = None
         self._recent: dict[str, Recent] = {}
-        self._lag = 0
+        self._lag = 0, 0.0
         self._looked_at_lags_s = 0.0
         # Units that a planned generation takes over, and the last such generation that has.
         self._moving: set[str] = set()
@@ -58,21 +60,29 @@ class Upkeep:
             self._unkept = unkept
             self._setup.note("held up" if unkept else "going on", unit=unkept, reason="its store is too far behind")
         received = min([*released.values(), *delivered])
-        behind = self._behind(released)
-        return Downstream(taken=min(first), received=received, unkept=unkept is not None, behind=behind)
+        behind, patience_s = self._behind(released)
+        return Downstream(min(first), received, unkept is not None, behind, patience_s)
 
-    def _behind(self, released: Mapping[str, int]) -> int:
-        """Return by how many epochs a standby lags that should keep in step; one that is far behind is left alone."""
+    def _behind(self, released: Mapping[str, int]) -> tuple[int, float]:
+        """Return by how many epochs a replica lags that should keep in step, and how long the others wait for it.
+
+        One that is far behind is left alone.
+        """
         now_s = self._setup.clock.steady_s()
         if now_s - self._looked_at_lags_s >= _LOOK_AT_LAGS_S:
             self._looked_at_lags_s = now_s
-            lags = [
-                lag
+            patience = {
+                name: max(self._setup.strategy(name).patience_s, _MOVING_S if name in self._moving else 0.0)
                 for name in self._setup.segments
-                if self._setup.strategy(name).in_step or name in self._moving
+            }
+            found = [
+                (lag, patience[name])
+                for name in self._setup.segments
+                if patience[name] > 0
                 for lag in self.lags(name, released[name]).values()
+                if 0 < lag <= _MOST_LAG
             ]
-            self._lag = max((lag for lag in lags if lag <= _MOST_LAG), default=0)
+            self._lag = max((lag for lag, _ in found), default=0), max((some_s for _, some_s in found), default=0.0)
         return self._lag
 
     def moving(self, name: str, to: int | None) -> None:

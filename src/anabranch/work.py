@@ -179,14 +179,14 @@ class Work:
         write_atomic(path, _encoded({**identity, "id": found["id"]}))
         return str(found["id"])
 
-    def promise(self, promises: dict[str, dict[str, str]]) -> None:
+    def promise(self, promises: dict[str, dict[str, Any]]) -> None:
         """Say what readers of every segment are promised."""
         write_atomic(self.path / "promises.json", json.dumps(promises, indent=1).encode())
 
-    def promises(self) -> dict[str, dict[str, str]]:
+    def promises(self) -> dict[str, dict[str, Any]]:
         """Return what readers of every segment are promised; nothing if nobody has said so yet."""
         try:
-            found: dict[str, dict[str, str]] = json.loads((self.path / "promises.json").read_bytes())
+            found: dict[str, dict[str, Any]] = json.loads((self.path / "promises.json").read_bytes())
         except (FileNotFoundError, ValueError):
             return {}
         return found

@@ -84,6 +84,7 @@ if "drawn" in STEPS:
 STRATEGIES = {
     "active": ab.ActiveStandby(),
     "written": ab.ActiveStandby(release="written"),
+    "ksafe": ab.KSafe(1),
     "trailing": ab.TrailingStandby(every_s=1),
     "passive": ab.PassiveStandby(store="log:store"),
     "cold": ab.PassiveStandby(store="log:store", temperature="cold"),

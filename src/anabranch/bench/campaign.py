@@ -31,6 +31,7 @@ _KINDS = ("windowed", "running", "joined", "chain")
 _STRATEGIES = (
     "active",
     "written",
+    "ksafe",
     "trailing",
     "passive-gated",
     "passive-warm",

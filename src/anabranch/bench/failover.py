@@ -25,6 +25,7 @@ from anabranch.processes import kill_session
 
 STRATEGIES = (
     "bare",
+    "ksafe",
     "active",
     "trailing",
     "passive-gated",

@@ -30,6 +30,7 @@ FORMULAS = {
     "passive-gated": ("f2(1/M, C)", "f1(1/M, C)"),
     "trailing": ("not in the table: fewer, larger micro-batches", "100 % of the input, read again"),
     "active": ("100 % + 2 f4", "100 % + f3"),
+    "ksafe": ("not in the table: 100 % for every replica", "100 % of the input, read again"),
 }
 
 

@@ -141,7 +141,7 @@ class NodesSubject(Subject):
             return any(node["phase"] == "cold" for node in nodes)
         if self._strategy in ("passive-warm", "none"):
             return all(node["phase"] == "running" for node in nodes)
-        standbys = [unit for node in nodes for unit in node["units"] if unit["role"] == "standby"]
+        standbys = [unit for node in nodes for unit in node["units"] if unit["role"] != "primary"]
         return any(unit["batches"] >= WARM_BATCHES and not unit["scratch"] for unit in standbys)
 
     def leader(self) -> int:

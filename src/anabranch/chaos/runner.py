@@ -186,7 +186,7 @@ class Chaos:
 
     def _standbys(self) -> bool:
         units = [unit for node in self._cluster.status() for unit in node["units"]]
-        return {unit["unit"] for unit in units if unit["role"] == "standby"} >= set(self._units)
+        return {unit["unit"] for unit in units if unit["role"] != "primary"} >= set(self._units)
 
     def _break_things(self) -> None:
         began_s = time.monotonic()

@@ -19,9 +19,10 @@ from anabranch.errors import PipelineError
 from anabranch.launcher import Fleet, NodeEnded
 from anabranch.loading import load_pipeline
 from anabranch.node_options import NodeOptions
+from anabranch.placement import check_nodes
 from anabranch.preparation.making import Background
 from anabranch.presence import ask_to_stop
-from anabranch.segments import cut, override
+from anabranch.segments import cut, override, strategies
 from anabranch.watching import Watch
 from anabranch.work import Work
 
@@ -44,6 +45,12 @@ def run(  # noqa: PLR0913  every option of the command is a parameter
         str, typer.Option("--master", help="Spark master: local[2], spark://…, yarn, k8s://…")
     ] = "local[*]",
     setting: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A Spark setting.")] = None,
+    zone: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--zone", help="Zone of a node, such as a rack; repeated, one per node, and again from the first."
+        ),
+    ] = None,
     retain: Annotated[str | None, typer.Option("--retain", metavar="N|all", help="Epochs to keep for readers.")] = None,
     as_json: JsonOption = False,
     trace: TraceOption = False,
@@ -56,14 +63,17 @@ def run(  # noqa: PLR0913  every option of the command is a parameter
     Examples:
       anabranch run wordcount.py --seconds 30
       anabranch run wordcount.py --nodes 2 --strategy active
+      anabranch run wordcount.py --nodes 3 --strategy ksafe --zone left --zone right
       anabranch run orders.py --drain --work /data/orders --set spark.driver.memory=2g
       anabranch run orders.py --master spark://host:7077
     """
     del trace  # read by main
     pipeline = load_pipeline(file)
     graph = pipeline.graph()
-    if strategy is not None:
-        override(strategy, cut(graph), "memory:")  # refuses a name that does not exist
+    segments = cut(graph)
+    # Refuses a name that does not exist.
+    protected = strategies(graph, segments) if strategy is None else override(strategy, segments, "memory:")
+    check_nodes({name: some.copies for name, some in protected.items() if some.copies is not None}, nodes)
     directory = work or DEFAULT_ROOT / pipeline.name
     options = NodeOptions(
         file=file.absolute(),
@@ -75,7 +85,7 @@ def run(  # noqa: PLR0913  every option of the command is a parameter
         session=uuid.uuid4().hex,
         strategy=strategy,
     )
-    fleet = Fleet(options, nodes)
+    fleet = Fleet(options, nodes, zones=tuple(zone or ()))
     _look_after(fleet, _View(Watch(Work.open(directory)), as_json=as_json), options, nodes, seconds)
     for error in fleet.away.values():
         sys.stderr.write(f"warning: a node ended before the others: {error.message}\n")

@@ -36,6 +36,8 @@ def status(*, work: WorkOption = None, as_json: JsonOption = False, trace: Trace
         how = "unprotected" if promised["strategy"] == "none" else promised["strategy"]
         text = f"{name}: {promised['promised']} ({promised['class']}, {how})"
         console.print(text, highlight=False, markup=False)
+    for some in found["redundancy"] if alive else ():
+        console.print(_redundancy(some), highlight=False, style=None if some["present"] >= some["wanted"] else "yellow")
     console.print(_channels(found["channels"]))
     if found["failovers"]:
         console.print("takeovers", style="italic")
@@ -66,7 +68,14 @@ def _role(unit: dict[str, Any]) -> str:
     """Say in which generation a unit is led, or how it stands by; one without state waits, or warms its node up."""
     if unit["role"] == "primary":
         return f"primary, generation {unit['generation']}"
-    return f"standby, {'warming up' if unit.get('scratch') else unit['temperature']}"
+    return f"{unit['role']}, {'warming up' if unit.get('scratch') else unit['temperature']}"
+
+
+def _redundancy(some: dict[str, Any]) -> str:
+    """Say how many nodes may be lost now, and warn if these are fewer than asked for."""
+    present, wanted = some["present"], some["wanted"]
+    text = f"{some['unit']}: on {present} of {wanted} nodes, survives the loss of {max(0, present - 1)} at once"
+    return text if present >= wanted else f"warning: {text} (asked for: {wanted - 1})"
 
 
 _PHASES = {

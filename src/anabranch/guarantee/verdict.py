@@ -61,14 +61,16 @@ class SegmentVerdict:
         """Whether what was asked for is what is promised; where nothing was asked for, whether it can be run."""
         return self.kept is not None and (self.wanted is None or self.kept >= WANTED[self.wanted])
 
-    def told(self) -> dict[str, str]:
+    def told(self) -> dict[str, Any]:
         """Return the essence, as JSON: what is promised, and how it is kept."""
-        found = {
+        found: dict[str, Any] = {
             "class": str(self.classification.kind),
             "strategy": self.strategy.name,
             "release": self.strategy.policy,
             "promised": str(self.kept),
         }
+        if self.strategy.copies is not None:
+            found["copies"] = self.strategy.copies
         decided = self.classification.decided_by
         return found if decided is None else {**found, "because": decided.what}
 

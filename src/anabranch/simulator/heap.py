@@ -14,6 +14,7 @@ class Heap:
     """Events in the order of their time; those of the same time in the order in which they were added."""
 
     def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.chance = random.Random(seed)
         self.now_s = 0.0
         self.events = 0

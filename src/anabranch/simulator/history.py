@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,15 @@ from anabranch.simulator.heap import Heap
 from anabranch.simulator.invariants import Invariants
 from anabranch.simulator.segments import MODELS, Drawn, Model
 from anabranch.simulator.world import SimSegment, World
-from anabranch.strategies import ActiveStandby, Amnesia, PassiveStandby, Strategy, TrailingStandby, UpstreamBackup
+from anabranch.strategies import (
+    ActiveStandby,
+    Amnesia,
+    KSafe,
+    PassiveStandby,
+    Strategy,
+    TrailingStandby,
+    UpstreamBackup,
+)
 
 STORE = "log:/store"
 # Faults come in one of these times; after it everything heals, and what came in must be delivered.
@@ -87,9 +96,11 @@ def _strategy(heap: Heap, model: type[Model]) -> Strategy:
     if not model.deterministic:
         return PassiveStandby(store=STORE, release="shipped", temperature=chance.choice(["warm", "gated"]))
     every = chance.choice([1, 3, 10])
+    # Drawn apart, so that seeds that were kept still mean what they meant.
+    racing = random.Random(f"{heap.seed}/racing").choice([ActiveStandby(release="written"), KSafe(1), KSafe(2)])
     candidates: list[Strategy] = [
         ActiveStandby(),
-        ActiveStandby(release="written"),
+        racing,
         TrailingStandby(every_s=chance.choice([0.5, 2.0])),
         PassiveStandby(store=STORE, every=every, temperature=chance.choice(["warm", "gated"])),
         UpstreamBackup(),

@@ -150,7 +150,7 @@ class SimNode:
             return
         self._looked_s = self.clock.steady_s()
         self.leading.look()
-        self.replicas.reconcile(self.leading.led())
+        self.replicas.reconcile(self.leading.led(), self.leading.elsewhere())
         self._look_after()
         self.keepers.look(cast("dict[str, SimUnit]", self.replicas.primaries))
         now_s = self.clock.steady_s()
@@ -191,6 +191,9 @@ class SimNode:
     @property
     def running(self) -> dict[str, str]:
         return {name: unit.run for name, unit in self.replicas.primaries.items()}
+
+    def runs(self, unit: str) -> set[str]:
+        return self.replicas.runs(unit)
 
     def begin(self, role: str, generation: int) -> None:
         if role == PACER:

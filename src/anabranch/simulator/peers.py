@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from anabranch.detector import Limits, NodeWatch
 from anabranch.lease import Holder
+from anabranch.placement import Host
 
 if TYPE_CHECKING:
     from anabranch.simulator.cluster import Cluster
@@ -71,6 +72,9 @@ class SimPeers:
             known[1].acted()
             self._suspicions[holder.node] = known[1].suspicion(self._node.clock.steady_s())
 
-    def first(self) -> bool:
+    def ready(self) -> list[Host]:
         trusted = [name for name in self._watches if name in self._ready and self._suspicions.get(name) is None]
-        return all(self._node.name < name for name in trusted)
+        return [Host(name) for name in trusted]
+
+    def first(self) -> bool:
+        return all(self._node.name < host.name for host in self.ready())

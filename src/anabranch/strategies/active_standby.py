@@ -26,6 +26,8 @@ _MOST_BEHIND = 2
 # If it may not, a new one is begun from the newest checkpoint.
 _RENEW_BEHIND = 10
 _RENEW_S = 10.0
+# One that was told to read several epochs at once, and has not come to their end after this long, hangs.
+_HANGS_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class ActiveStandby(Strategy):
 
     release: Literal["leader", "written"] = "leader"
     name: ClassVar[str] = "active"
-    in_step: ClassVar[bool] = True
+    patience_s: ClassVar[float] = 0.6
 
     def __post_init__(self) -> None:
         check_release("ActiveStandby", self.release, ("leader", "written"))
@@ -49,22 +51,33 @@ class ActiveStandby(Strategy):
         return self.release
 
     def standby(self, view: View) -> Instruction | None:
-        """Run beside the primary, as soon as there is something to run; one that has fallen behind catches up.
-
-        It would not do so by itself: on a busy machine it is as slow as its primary.
-        """
-        if view.at is None:
-            return Begin(open=True) if view.published >= 0 else None
-        behind = view.published - view.at
-        if view.mergeable and behind > _MOST_BEHIND:
-            end = merge_end(view.at, view.published, view.late)
-            return Follow(end, open=True) if end > view.at + 1 else None
-        if not view.mergeable and behind > _RENEW_BEHIND and view.since_s >= _RENEW_S:
-            return Renew(open=True)
-        return None
+        """Run beside the primary."""
+        return beside(view)
 
     def takeover(self, view: View) -> Takeover:
         """Publish what was withheld, and go on."""
-        if view.at is None:
-            return Takeover("newest")
-        return Takeover("standby", at_once=merge_end(view.at, view.published, view.late) if view.mergeable else -1)
+        return promoted(view)
+
+
+def beside(view: View) -> Instruction | None:
+    """Run every epoch, as soon as there is something to run; one that has fallen behind catches up.
+
+    It would not do so by itself: on a busy machine it is as slow as the others.
+    """
+    if view.at is None:
+        return Begin(open=True) if view.published >= 0 else None
+    behind = view.published - view.at
+    hangs = view.at < view.told_to and view.since_s >= _HANGS_S
+    if hangs or (not view.mergeable and behind > _RENEW_BEHIND and view.since_s >= _RENEW_S):
+        return Renew(open=True)
+    if view.mergeable and behind > _MOST_BEHIND:
+        end = merge_end(view.at, view.published, view.late)
+        return Follow(end, open=True) if end > view.at + 1 else None
+    return None
+
+
+def promoted(view: View) -> Takeover:
+    """Go on from what runs here, at once up to what is published."""
+    if view.at is None:
+        return Takeover("newest")
+    return Takeover("standby", at_once=merge_end(view.at, view.published, view.late) if view.mergeable else -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from anabranch.strategies.active_standby import ActiveStandby
 from anabranch.strategies.amnesia import Amnesia
+from anabranch.strategies.k_safe import KSafe
 from anabranch.strategies.passive_standby import PassiveStandby
 from anabranch.strategies.strategy import Strategy, Unprotected
 from anabranch.strategies.trailing_standby import TrailingStandby
@@ -21,4 +22,5 @@ def by_name(store: str) -> dict[str, Strategy]:
         "trailing": TrailingStandby(),
         "active": ActiveStandby(),
         "written": ActiveStandby(release="written"),
+        "ksafe": KSafe(),
     }

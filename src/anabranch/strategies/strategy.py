@@ -36,8 +36,9 @@ class View:
     `at` is the epoch of the standby's last commit, None if there is no standby; `saved` that of the newest run that
     could be linked, on any node that keeps it for others, else on this one; `published` and `waiting` are the newest
     epochs of the unit's output and of its inputs. `since_s` is how long ago the standby was begun or last told
-    something, `batches` how many micro-batches of the unit this node has run. `past` reads what is known of a published
-    epoch, None if that is trimmed; nothing before `first` counts any more.
+    something, `told_to` the epoch to which it was last told to go, `batches` how many micro-batches of the unit this
+    node has run. `past` reads what is known of a published epoch, None if that is trimmed; nothing before `first`
+    counts any more.
     """
 
     published: int
@@ -45,6 +46,7 @@ class View:
     at: int | None = None
     saved: int = -1
     since_s: float = 0.0
+    told_to: int = -1
     batches: int = 0
     scratch: bool = False
     mergeable: bool = False
@@ -117,8 +119,8 @@ class Strategy(ABC):
     name: ClassVar[str]
     # Whether another node may go on from the files of the unit's runs.
     keeps_state: ClassVar[bool] = True
-    # Whether standbys run every epoch, so that they are given time to stay close.
-    in_step: ClassVar[bool] = False
+    # For how long a published epoch waits for those that run every epoch too and are close behind: they stay close.
+    patience_s: ClassVar[float] = 0.0
     # Whether a recovery reads inputs again, from an epoch that the unit's own manifests tell.
     replays: ClassVar[bool] = False
 
@@ -126,6 +128,11 @@ class Strategy(ABC):
     def policy(self) -> Release:
         """When an epoch is published."""
         return "leader"
+
+    @property
+    def copies(self) -> int | None:
+        """How many nodes run or stand by for the unit, None: all that there are."""
+        return None
 
     @abstractmethod
     def standby(self, view: View) -> Instruction | None:

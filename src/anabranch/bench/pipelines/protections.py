@@ -17,4 +17,5 @@ STRATEGIES: dict[str, Callable[[], Strategy | None]] = {
     "trailing": ab.TrailingStandby,
     "active": ab.ActiveStandby,
     "written": lambda: ab.ActiveStandby(release="written"),
+    "ksafe": ab.KSafe,
 }
