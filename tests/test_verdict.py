@@ -7,7 +7,8 @@ import pytest
 from anabranch.errors import PipelineError
 from anabranch.guarantee.classify import Classification, Finding, SegmentClass
 from anabranch.guarantee.matrix import Kept
-from anabranch.guarantee.verdict import judged, located, refuse_less
+from anabranch.guarantee.places import located
+from anabranch.guarantee.verdict import judged, refuse_less
 from anabranch.spans import NO_STATE, Span
 from anabranch.strategies import ActiveStandby, Amnesia, PassiveStandby, TrailingStandby, UpstreamBackup
 
@@ -36,7 +37,9 @@ def segment(name, *inputs, function=step_with_chance):
 
 def built(name, *inputs, found=SAME, unmergeable=None):
     span = Span(None, "an aggregate") if found.stateful else NO_STATE
-    return SimpleNamespace(segment=segment(name, *inputs), classification=found, span=span, unmergeable=unmergeable)
+    made = segment(name, *inputs)
+    place = located(made, found.decided_by)
+    return SimpleNamespace(segment=made, classification=found, span=span, unmergeable=unmergeable, place=place)
 
 
 def verdicts(*segments, protected=None, wanted=None):

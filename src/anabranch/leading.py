@@ -140,7 +140,7 @@ class Leading:
             holder,
             mine,
             suspicion,
-            first=self._others.first(),
+            first=self._comes_first(role, holder),
             free_s=0.0,
             asked=role in self._asked,
             relieved=self._relieved(role, holder, mine),
@@ -150,6 +150,11 @@ class Leading:
             return view
         since_s = self._free_since_s.setdefault(role, now_s)
         return replace(view, free_s=now_s - since_s)
+
+    def _comes_first(self, role: str, holder: Holder | None) -> bool:
+        """Say whether no other node should take a role before this one: where replicas race, those that run one do."""
+        racing = role in self._setup.segments and self._setup.strategy(role).copies is not None
+        return bool(self._host.runs(role)) if racing and holder is not None else self._others.first()
 
     def _relieved(self, role: str, holder: Holder | None, mine: Holder | None) -> bool:
         """Say whether a successor that was planned is where this node is, or has had its time.

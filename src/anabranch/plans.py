@@ -20,6 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from anabranch.errors import AnabranchError, StepError
 from anabranch.guarantee.classify import Classification, classify, drawn_when_built
+from anabranch.guarantee.places import Place, located
 from anabranch.guarantee.plan_tree import plan_tree
 from anabranch.merging import unmergeable
 from anabranch.spans import Span, combined, operator_spans
@@ -54,7 +55,10 @@ _VOLATILE = re.compile(_NUMBERS.pattern + r"|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0
 
 @dataclass(frozen=True)
 class BuiltSegment:
-    """A segment's frame and what is known of it before it runs."""
+    """A segment's frame and what is known of it before it runs.
+
+    `place` is where that stands which decides the class; it is looked up where people will read it, when a node plans.
+    """
 
     segment: Segment
     frame: DataFrame
@@ -65,6 +69,7 @@ class BuiltSegment:
     span: Span
     unmergeable: str | None
     classification: Classification
+    place: Place | None = None
 
     def identity(self) -> dict[str, Any]:
         """Return what the segment's state depends on."""
@@ -93,6 +98,8 @@ def build_segment(
     jvm: Any = spark.sparkContext._jvm
     spans = operator_spans(jvm, analyzed, tree, segment.output_mode)
     found = classify(tree, spans, catalyst_deterministic=bool(analyzed.deterministic()))
+    if other is not None:
+        found = found.widened(drawn_when_built(other))
     plan = _collapsed(_lines(frame), {name: _lines(given) for name, given in inputs.items()})
     return BuiltSegment(
         segment=segment,
@@ -103,7 +110,8 @@ def build_segment(
         stateful=any(name in line for line in plan for name in _STATEFUL),
         span=combined(spans),
         unmergeable=unmergeable(tree),
-        classification=found if other is None else found.widened(drawn_when_built(other)),
+        classification=found,
+        place=located(segment, found.decided_by) if twice else None,
     )
 
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,13 +52,12 @@ def plan(
       anabranch plan wordcount.py --strategy upstream
       anabranch plan orders.py --json
     """
-    del trace  # read by main
     said = io.StringIO()
     try:
         # What the user's own code prints is neither the tree nor the JSON.
         with redirect_stdout(said):
             graph = load_pipeline(file).graph()
-            with _without_noise():
+            with nullcontext() if trace else _without_noise():
                 verdicts, took_s = _verdicts(graph, file, strategy, settings_of(setting or []))
     finally:
         sys.stderr.write(said.getvalue())

@@ -6,37 +6,19 @@ segments on the way to it.
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from anabranch.errors import PipelineError
-from anabranch.guarantee.classify import Classification, Finding, SegmentClass
+from anabranch.guarantee.classify import Classification, SegmentClass
 from anabranch.guarantee.matrix import WANTED, Kept, Promise, promise, weakest
+from anabranch.guarantee.places import Place
 from anabranch.pipeline import Guarantee
 from anabranch.plans import BuiltSegment
-from anabranch.segments import Segment
 from anabranch.strategies import Amnesia, PassiveStandby, Strategy, TrailingStandby
 from anabranch.strategies.named import by_name
 from anabranch.strategies.strategy import Unprotected
-
-# Functions that have several names in PySpark.
-_ALIASES = {"avg": ("mean",), "stddev_samp": ("stddev", "std"), "var_samp": ("variance",), "any_value": ("any_value",)}
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where in the user's code something stands."""
-
-    step: str
-    file: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{Path(self.file).name}, line {self.line}"
 
 
 @dataclass(frozen=True)
@@ -50,11 +32,15 @@ class SegmentVerdict:
     own: Promise
     kept: Kept | None
     weakened_by: str | None
-    place: Place | None
 
     @property
     def classification(self) -> Classification:
         return self.built.classification
+
+    @property
+    def place(self) -> Place | None:
+        """Where in the user's code that stands which decides the class."""
+        return self.built.place
 
     @property
     def holds(self) -> bool:
@@ -108,7 +94,6 @@ def judged(
             own=own,
             kept=kept,
             weakened_by=next(iter(weaker), None) if own.kept is not None else None,
-            place=located(some.segment, some.classification.decided_by),
         )
     return found
 
@@ -161,34 +146,6 @@ def _reason(verdict: SegmentVerdict, wanted: Guarantee | None, *, blamed: bool) 
     more = [one.what for one in verdict.classification.findings[1:] if one.kind is SegmentClass.ARBITRARY]
     also = f"; also {', '.join(more)}" if more else ""
     return f"{verdict.own.why}, because of {decided.what}{where}: {decided.why}{also}", decided.change
-
-
-def located(segment: Segment, finding: Finding | None) -> Place | None:
-    """Find the line of a step that a finding is about: the first that uses its word, else where the step begins."""
-    if finding is None:
-        return None
-    steps = [(step.name, source) for step in segment.steps if (source := _source(step.function)) is not None]
-    for name, (file, first, lines) in steps:
-        for number, line in enumerate(lines):
-            code = line.partition("#")[0]
-            if finding.word and re.search(rf"\b({'|'.join(_ways_to_write(finding.word))})\b", code):
-                return Place(name, file, first + number)
-    if len(steps) == 1:
-        name, (file, first, _) = steps[0]
-        return Place(name, file, first)
-    return None
-
-
-def _ways_to_write(word: str) -> list[str]:
-    return [re.escape(word), *_ALIASES.get(word, ())]
-
-
-def _source(function: Any) -> tuple[str, int, list[str]] | None:  # noqa: ANN401  the user's function
-    try:
-        lines, first = inspect.getsourcelines(function)
-        return str(inspect.getsourcefile(function)), first, lines
-    except (OSError, TypeError):
-        return None
 
 
 def _promised(built: BuiltSegment, strategy: Strategy) -> Promise:
