@@ -17,7 +17,15 @@ from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.manifest import Manifest, Producer
 from anabranch.clock import ManualClock
 from anabranch.errors import Corrupt, InUse, SinkError, StoreError
-from anabranch.launcher import AWAY_S, MOST_DEATHS_WITHOUT_PROGRESS, Fleet, Launcher, NodeEnded
+from anabranch.launcher import (
+    AWAY_S,
+    MOST_DEATHS_WITHOUT_PROGRESS,
+    RESTART_AFTER_S,
+    STARTING_S,
+    Fleet,
+    Launcher,
+    NodeEnded,
+)
 from anabranch.node_options import NodeOptions
 from anabranch.node_process import EXIT_CRASHED, decode_options, error_path
 from anabranch.work import Announcement, Work
@@ -35,6 +43,7 @@ class FakeProcess:
     """A process that runs until it is given an exit code."""
 
     arguments: list[str]
+    pid: int
     code: int | None = None
 
     def poll(self):
@@ -49,7 +58,7 @@ class FakeProcesses:
     options: list[dict] = field(default_factory=list)
 
     def __call__(self, arguments, **options):
-        self.started.append(FakeProcess(arguments))
+        self.started.append(FakeProcess(arguments, pid=100 + len(self.started)))
         self.options.append(options)
         return self.started[-1]
 
@@ -290,6 +299,27 @@ def test_a_node_whose_machine_failed_it_comes_back(tmp_path, processes, kind):
     fleet.poll()
     processes.started[1].code = 0
     assert not fleet.poll(), "nobody waits for a node that is away"
+
+
+def test_nodes_that_died_together_are_started_one_after_the_other(tmp_path, processes):
+    """The next one when the last is up, or has had its time: those that go on need the CPU."""
+    clock, up = ManualClock(50.0), set()
+    options = NodeOptions(file=tmp_path / "orders.py", work=tmp_path / "work")
+    fleet = Fleet(options, 4, clock=clock, up=lambda _: up)
+    for process in processes.started[:3]:
+        process.code = KILLED
+    assert fleet.poll()
+    clock.advance(RESTART_AFTER_S)
+    fleet.poll()
+    fleet.poll()
+    assert len(processes.started) == 5
+    up.add(processes.started[4].pid)
+    fleet.poll()
+    fleet.poll()
+    assert len(processes.started) == 6
+    clock.advance(STARTING_S)
+    fleet.poll()
+    assert [process.code for process in processes.started] == [KILLED] * 3 + [None] * 4
 
 
 def test_an_error_of_the_pipeline_ends_all(tmp_path, processes):

@@ -19,11 +19,13 @@ from anabranch.errors import AnabranchError, Corrupt, SinkError, StoreError
 from anabranch.ledger.directory import DirectoryLedger
 from anabranch.node_options import NodeOptions
 from anabranch.node_process import EXIT_CRASHED, encode_options, error_path
-from anabranch.presence import refuse_if_used
+from anabranch.presence import refuse_if_used, those_that_run
 from anabranch.work import Work
 
 # Where others go on, a node that died is started again after this long: starting takes the CPU that a takeover needs.
 RESTART_AFTER_S = 3.0
+# Nodes that died together are started one after the other: the next when the last is up, or after this long.
+STARTING_S = 60.0
 # Errors that may be those of one machine: its files, its disk, its way to a sink or a store.
 LOCAL_ERRORS = frozenset(kind.exit_code for kind in (Corrupt, SinkError, StoreError))
 # A node that ended with one is tried again after this long, doubled up to the longest, while others go on.
@@ -59,6 +61,8 @@ class LaunchedNode:
     restarts: int = 0
     progress: int = -1
     restart_at_s: float | None = None
+    # Until when it counts as starting, once it was started again; None if it does not.
+    starting_until_s: float | None = None
     failures: int = 0
 
 
@@ -90,7 +94,7 @@ class Launcher:
         """Start the node beside others of the same run."""
         return LaunchedNode(self._options, self._spawn())
 
-    def poll(self, node: LaunchedNode) -> bool:
+    def poll(self, node: LaunchedNode, may_start: Callable[[], bool] = lambda: True) -> bool:
         """Restart the node if it died; return False once it has ended for good. Raises what it ended with."""
         code = node.process.poll()
         if code is None:
@@ -98,7 +102,7 @@ class Launcher:
         if code == 0:
             return False
         if node.restart_at_s is not None:
-            return self._restarted(node)
+            return self._restarted(node, may_start)
         error = self._left_error()
         if error is not None and error.exit_code != EXIT_CRASHED:
             raise error
@@ -113,17 +117,19 @@ class Launcher:
                 trace="",
             )
         node.restart_at_s = self._clock.steady_s() + self._restart_after_s
-        return self._restarted(node)
+        return self._restarted(node, may_start)
 
     def postpone(self, node: LaunchedNode) -> None:
         """Let a node that ended with an error be for a while."""
         node.restart_at_s = self._clock.steady_s() + min(AWAY_S * 2**node.failures, _LONGEST_AWAY_S)
         node.failures += 1
 
-    def _restarted(self, node: LaunchedNode) -> bool:
+    def _restarted(self, node: LaunchedNode, may_start: Callable[[], bool]) -> bool:
         """Start a node that died again, once it is time."""
-        if node.restart_at_s is not None and self._clock.steady_s() >= node.restart_at_s:
+        now_s = self._clock.steady_s()
+        if node.restart_at_s is not None and now_s >= node.restart_at_s and may_start():
             node.restart_at_s = None
+            node.starting_until_s = now_s + STARTING_S
             node.process = self._spawn()
             node.restarts += 1
         return True
@@ -171,7 +177,10 @@ class Fleet:
         surroundings: Callable[[str], Surroundings] = lambda _: Surroundings(),
         clock: Clock | None = None,
         zones: Sequence[str] = (),
+        up: Callable[[Work], set[int]] = those_that_run,
     ) -> None:
+        self._clock = clock or SystemClock()
+        self._up = up
         # Nodes that ended with an error and have not been started again since.
         self.away: dict[int, NodeEnded] = {}
         rest_s = RESTART_AFTER_S if nodes > 1 else 0.0
@@ -184,6 +193,7 @@ class Fleet:
             )
             for number, name in enumerate(f"node-{number + 1}" for number in range(nodes))
         ]
+        self._work = Work.open(options.work)
         self._nodes = [
             (launcher, launcher.start() if number == 0 else launcher.join())
             for number, launcher in enumerate(launchers)
@@ -203,7 +213,7 @@ class Fleet:
         running = 0
         for number, (launcher, node) in enumerate(self._nodes):
             try:
-                goes_on = launcher.poll(node)
+                goes_on = launcher.poll(node, self._nobody_starts)
             except NodeEnded as error:
                 if error.exit_code not in LOCAL_ERRORS or len(self.away) + 1 >= len(self._nodes):
                     raise
@@ -214,6 +224,16 @@ class Fleet:
                 self.away.pop(number, None)
             running += goes_on and number not in self.away
         return running > 0
+
+    def _nobody_starts(self) -> bool:
+        """Say whether no node is just being started again: starting takes the CPU of those that go on."""
+        now_s = self._clock.steady_s()
+        starting = [node for _, node in self._nodes if (node.starting_until_s or 0.0) > now_s]
+        up = self._up(self._work) if starting else set()
+        for node in starting:
+            if node.process.poll() is not None or node.process.pid in up:
+                node.starting_until_s = None
+        return all(node.starting_until_s is None for node in starting)
 
     def terminate(self) -> None:
         """End every node at once."""

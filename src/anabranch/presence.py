@@ -8,6 +8,9 @@ from anabranch.agent import ask
 from anabranch.errors import AgentError, AgentGone, InUse
 from anabranch.work import Work
 
+# A node that takes longer to answer is busy starting.
+_PATIENCE_S = 0.5
+
 
 def ask_to_stop(work: Work, *, now: bool) -> dict[str, str]:
     """Ask every node to end; return the names and addresses of those that heard it."""
@@ -17,6 +20,16 @@ def ask_to_stop(work: Work, *, now: bool) -> dict[str, str]:
             ask(node.address, work.token(), "stop", {"now": now})
             heard[node.name] = node.address
     return heard
+
+
+def those_that_run(work: Work) -> set[int]:
+    """Return the processes of nodes that are up: they run what is theirs, or wait without Spark as they should."""
+    found = set()
+    for node in work.announced():
+        with contextlib.suppress(AgentError, KeyError, TypeError):
+            if ask(node.address, work.token(), "ping", timeout_s=_PATIENCE_S)["phase"] in ("running", "cold"):
+                found.add(node.pid)
+    return found
 
 
 def refuse_if_used(work: Work, name: str, *, only: str | None = None) -> None:
