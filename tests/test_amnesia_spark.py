@@ -29,8 +29,12 @@ def run_over(bench, unit, epochs, **fields):
         bench.wait_committed(unit, epoch)
 
 
-def test_what_may_be_wrong_is_marked(tmp_path, spark):
-    """A run that begins with nothing after epoch 5 counts too little until windows that began later are closed."""
+@pytest.mark.parametrize("gate", [Gate(after=LOST_AFTER), Gate(LOST_AFTER + 1, after=LOST_AFTER - 2)])
+def test_what_may_be_wrong_is_marked(tmp_path, spark, gate):
+    """A run that begins with nothing after epoch 5 counts too little until windows that began later are closed.
+
+    It may read what waited together with the newest epoch: gaps they stay, but their rows count in what follows.
+    """
     whole = Bench(spark, tmp_path / "whole", {"events": SCHEMA_FOR_STEPS}, windowed)
     unit = whole.start()
     run_over(whole, unit, range(LAST + 1))
@@ -45,8 +49,8 @@ def test_what_may_be_wrong_is_marked(tmp_path, spark):
         bench.output.release(gap)
     heir = bench.unit()
     heir.prepare_empty()
-    heir.begin_after(LOST_AFTER, lost=True)
-    heir.start(spark, Gate(after=LOST_AFTER))
+    heir.begin_after(gate.after, lost=True)
+    heir.start(spark, gate)
     run_over(bench, heir, range(LOST_AFTER + 1, LAST + 1))
     heir.stop()
     marks = [bench.output.manifest(epoch).incomplete for epoch in range(LOST_AFTER + 1, LAST + 1)]

@@ -42,6 +42,7 @@ class FakeUnit:
     told: list = field(default_factory=list)
     broken: BaseException | None = None
     stuck: bool = False
+    floor: int = -1
     run: str = "r000000.00000000"
 
     def prepare(self, restore=None, *, owner=None):
@@ -78,7 +79,7 @@ class FakeUnit:
         return self.at
 
     def input_floor(self):
-        return -1
+        return self.floor
 
     def wait_until_polled(self):
         self.told.append("polled")
@@ -199,6 +200,19 @@ def test_a_standby_that_failed_is_not_promoted(place):
     assert node.replicas.primaries["counts"] is node.units[1]
     assert ("prepare", None) in node.units[1].told, "it goes on from the newest state, not from none"
     assert "stop" in node.units[0].told
+
+
+def test_a_standby_whose_input_is_trimmed_is_not_promoted(place):
+    """It waited while others went on; its query could only fail, here and on the next node."""
+    here = place(ActiveStandby())
+    here.publish(here.lines, here.counts, epochs=2)
+    here.reconcile()
+    standby = here.units[0]
+    standby.floor = standby.at + 1
+    here.reconcile(generation=3)
+    assert "stop" in standby.told
+    assert here.units[1].generation == 3
+    assert here.replicas.primaries["counts"] is here.units[1]
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError("a file went"), Corrupt("half of it is there")])

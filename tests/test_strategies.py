@@ -160,6 +160,12 @@ def test_amnesia_gives_up_what_waits():
     view = View(published=7, waiting=12, saved=3, span=SPAN)
     assert Amnesia().takeover(view) == Takeover("nothing", after=11, lost=True, gaps=(8, 11))
     assert Amnesia().takeover(View(published=7, waiting=7, at=7)) == Takeover("standby", after=7, lost=True)
+    # Where state has an end, the times of what is given up have to be known: it is read, and named all the same.
+    read = replace(view, mergeable=True)
+    assert Amnesia().takeover(read) == Takeover("nothing", after=7, at_once=12, lost=True, gaps=(8, 11))
+    longer = Amnesia().takeover(replace(read, waiting=1007))
+    assert (longer.after, longer.at_once, longer.gaps) == (907, 1007, (8, 1006))
+    assert Amnesia().takeover(replace(read, span=NO_STATE)).at_once == -1, "its rows would be in another epoch"
     assert Amnesia().takeover(View(published=7, waiting=12, saved=6)) == Takeover("newest")
 
 

@@ -96,18 +96,20 @@ def choose(
     """Return what a new run goes on from: the newest run that can be trusted, or a version that `restore` brings back.
 
     Failing these, it begins anew if nothing of its inputs is trimmed, else files that may be damaged are better than
-    none. What lies before the floor of an input is of no use.
+    none. What lies before the floor of an input is of no use, and neither is, where nothing that is published may be
+    executed again, what lies before that.
     """
+    least = floor if wanted.output is None else max(floor, wanted.output.last_epoch())
     trusted = newest(runs(), wanted, boot=boot, sure=True)
-    if trusted is not None and _reaches(trusted, floor):
+    if trusted is not None and _reaches(trusted, least):
         return trusted
     restored = restore()
-    if _reaches(restored, floor) and _belongs(restored, wanted):
+    if _reaches(restored, least) and _belongs(restored, wanted):
         return restored
     readable = newest(runs(), wanted, sure=True)
-    if readable is not None and _reaches(readable, floor):
+    if readable is not None and _reaches(readable, least):
         return readable
-    if floor < 0 and wanted.output is None:
+    if least < 0:
         return None  # everything is still there from the beginning
     return newest(runs(), wanted)
 

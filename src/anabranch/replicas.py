@@ -151,7 +151,7 @@ class Replicas:
 
     def _lead(self, name: str, generation: int) -> None:
         standby = self.standbys.get(name)
-        if standby is not None and standby.unit.failure() is not None:
+        if standby is not None and (standby.unit.failure() is not None or _overtaken(standby)):
             self._end_standby(name)
             standby = None
         view = self.view(name, exactly=True)
@@ -323,3 +323,8 @@ class Replicas:
             job.future.cancel()
         for name in [*self.primaries, *self.standbys]:
             self.end(name)
+
+
+def _overtaken(standby: Standby) -> bool:
+    """Say whether what a standby would read next is trimmed: it waited while others went on."""
+    return not standby.empty and standby.unit.committed() < standby.unit.input_floor()

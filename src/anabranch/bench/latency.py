@@ -42,9 +42,10 @@ class LatencyOptions:
 class Writer:
     """Writes a file of fresh rows every 100 ms, whole or not at all, until it is stopped."""
 
-    def __init__(self, directory: Path, rows_per_second: int) -> None:
+    def __init__(self, directory: Path, rows_per_second: int, row_bytes: int = 8) -> None:
         self._directory = directory
         self._rows = int(rows_per_second * FILE_EVERY_S)
+        self._row_bytes = row_bytes
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True)
         directory.mkdir(parents=True)
@@ -59,7 +60,7 @@ class Writer:
     def _loop(self) -> None:
         number = 0
         until_s = time.time()
-        words = pa.array([f"word{index % 1000:04d}" for index in range(self._rows)])
+        words = pa.array([f"word{index % 1000:04d}".ljust(self._row_bytes, "x") for index in range(self._rows)])
         while not self._stopping.is_set():
             until_s += FILE_EVERY_S
             self._stopping.wait(max(0.0, until_s - time.time()))

@@ -166,3 +166,31 @@ def plot_overhead(report: Path, picture: Path) -> None:
     cpu.legend()
     figure.tight_layout()
     figure.savefig(picture)
+
+
+def plot_ksafe(report: Path, picture: Path) -> None:
+    """Draw CPU and latency by degree of replication, and the longest gaps beside those without a fault."""
+    from matplotlib.figure import Figure
+
+    lines = lines_of(report)
+    degrees = [line for line in lines if line["part"] == "degrees"]
+    kills = [line for line in lines if line["part"] == "kills" and "longest_s" in line]
+    figure = Figure(figsize=(11, 4))
+    cpu, latency, gaps = figure.subplots(1, 3)
+    for kind in dict.fromkeys(line["kind"] for line in degrees):
+        some = [line for line in degrees if line["kind"] == kind]
+        numbers = [line["k"] for line in some]
+        cpu.plot(numbers, [line["cpu_per_replica"] for line in some], "o-", label=kind)
+        latency.plot(numbers, [line["p99_s"] for line in some], "o-", label=f"{kind}, p99")
+        latency.plot(numbers, [line["latency_s"] for line in some], "o--", label=f"{kind}, median")
+    for line in kills:
+        gaps.plot([line["k"] - 0.1], [line["calm_s"]], ".", color="#9aa5b1")
+        gaps.plot([line["k"] + 0.1], [line["longest_s"]], ".", color="#d62728")
+    for axes, what in ((cpu, "cores per replica"), (latency, "seconds from claim to publication")):
+        axes.set(xlabel="k", ylabel=what, ylim=(0, None))
+        axes.legend(fontsize=7)
+    gaps.set(
+        xlabel="k nodes killed at once", ylabel="longest time between epochs, s (grey: without a fault)", ylim=(0, None)
+    )
+    figure.tight_layout()
+    figure.savefig(picture)

@@ -104,11 +104,13 @@ class Subject(ABC):
 
 
 class NodesSubject(Subject):
-    """Two nodes, one of which leads."""
+    """Two nodes, one of which leads, or as many as are asked for."""
 
-    def __init__(self, directory: Path, strategy: str) -> None:
+    def __init__(self, directory: Path, strategy: str, *, nodes: int = _NODES, function: str = _UNIT) -> None:
         super().__init__(directory)
         self._strategy = strategy
+        self._count = nodes
+        self._unit = function
         self._work = directory / "work"
         self._process: subprocess.Popen[bytes] | None = None
         self._times: dict[int, float] = {}
@@ -117,13 +119,14 @@ class NodesSubject(Subject):
             "BENCH_OUTPUT": str(directory / "output"),
             "BENCH_STORE": f"log:{directory / 'store'}",
             "BENCH_STRATEGY": strategy,
+            "BENCH_FUNCTION": function,
         }
 
     def start(self) -> None:
         command = [sys.executable, "-m", "anabranch.cli.main", "run", str(_FILE), "--work", str(self._work)]
         with (self.directory / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                [*command, "--nodes", str(_NODES), "--retain", "all", "--master", _MASTER],
+                [*command, "--nodes", str(self._count), "--retain", "all", "--master", _MASTER],
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self._environment},
@@ -135,24 +138,25 @@ class NodesSubject(Subject):
         if not self.outputs():
             return False
         nodes = [node for node in nodes_of(Work.open(self._work)) if node["alive"]]
-        if len(nodes) < _NODES:
+        if len(nodes) < self._count:
             return False
         if self._strategy == "passive-cold":
             return any(node["phase"] == "cold" for node in nodes)
         if self._strategy in ("passive-warm", "none"):
             return all(node["phase"] == "running" for node in nodes)
         standbys = [unit for node in nodes for unit in node["units"] if unit["role"] != "primary"]
-        return any(unit["batches"] >= WARM_BATCHES and not unit["scratch"] for unit in standbys)
+        warm = [unit for unit in standbys if unit["batches"] >= WARM_BATCHES and not unit["scratch"]]
+        return len(warm) >= self._count - 1
 
     def leader(self) -> int:
-        holder = Work.open(self._work).holder(_UNIT)
+        holder = Work.open(self._work).holder(self._unit)
         if holder is None:
             raise AnabranchError("nobody leads")
         return holder.pid
 
     def outputs(self) -> list[float]:
         with contextlib.suppress(AnabranchError):
-            channel = Work.open(self._work).channel(_UNIT)
+            channel = Work.open(self._work).channel(self._unit)
             for epoch in range(len(self._times), channel.last_epoch() + 1):
                 manifest = channel.manifest(epoch)
                 if manifest is not None:
@@ -165,12 +169,12 @@ class NodesSubject(Subject):
 
     def last_epoch(self) -> int:
         """Return the newest epoch of the output."""
-        return Work.open(self._work).channel(_UNIT).last_epoch()
+        return Work.open(self._work).channel(self._unit).last_epoch()
 
     def latencies(self, first: int, last: int) -> list[float]:
         """Return how long each epoch took, from the claim of its input to its publication."""
         work = Work.open(self._work)
-        given, taken = work.channel("words"), work.channel(_UNIT)
+        given, taken = work.channel("words"), work.channel(self._unit)
         pairs = [(given.manifest(epoch), taken.manifest(epoch)) for epoch in range(first + 1, last + 1)]
         return [end.released_s - start.released_s for start, end in pairs if start is not None and end is not None]
 
@@ -194,7 +198,7 @@ class NodesSubject(Subject):
         deadline_s = time.time() + 60.0
         while time.time() < deadline_s:
             for event in failovers_in(Work.open(self._work).history()):
-                if event["unit"] == _UNIT and event["at"] > killed_s and event["takeover_s"] is not None:
+                if event["unit"] == self._unit and event["at"] > killed_s and event["takeover_s"] is not None:
                     return {
                         "detected_s": event["at"] - killed_s,
                         "restore_s": event["restore_s"],
@@ -218,10 +222,11 @@ class NodesSubject(Subject):
         if self._process is not None and self._process.wait(_READY_TIMEOUT_S) != 0:
             raise AnabranchError(f"the pipeline failed:\n{self.log()}")
         os.environ.update(self._environment)
-        options = NodeOptions(file=_FILE, work=self._work.absolute(), master=_MASTER)
+        # It has the machine for itself now, and which task had which rows shows in nothing.
+        options = NodeOptions(file=_FILE, work=self._work.absolute(), master=_BARE_MASTER)
         reference = replay(options, self.directory / "reference")
         verdict, unnamed = NOTHING, 0
-        expected, found = reference.channel(_UNIT), work.channel(_UNIT)
+        expected, found = reference.channel(self._unit), work.channel(self._unit)
         for epoch in range(max(expected.last_epoch(), found.last_epoch()) + 1):
             tables = expected.table(epoch), found.table(epoch)
             empty = found.spec.schema.empty_table()

@@ -14,6 +14,7 @@ from anabranch.bench import campaign as campaign_bench
 from anabranch.bench import endurance as endurance_bench
 from anabranch.bench import failover as failover_bench
 from anabranch.bench import keeping as keeping_bench
+from anabranch.bench import ksafe as ksafe_bench
 from anabranch.bench import latency as latency_bench
 from anabranch.bench import overhead as overhead_bench
 from anabranch.bench import plots
@@ -208,6 +209,38 @@ def chaos(
         _say(f"{found['held']} of {found['runs']} runs held; broken: {found['broken'] or 'none'}")
     if found["broken"]:
         raise typer.Exit(1)
+
+
+@app.command()
+def ksafe(  # noqa: PLR0913  every option of the command is a parameter
+    *,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help=f"Of {', '.join(ksafe_bench.PARTS)}; may be repeated.")
+    ] = None,
+    most_k: Annotated[int, typer.Option("--most-k", min=1, max=2, help="Up to how many nodes may be lost.")] = 2,
+    seconds: Annotated[float, typer.Option("--seconds", min=5, help="Seconds that count, per degree.")] = 30.0,
+    kills: Annotated[int, typer.Option("--kills", min=1, help="How often k nodes are killed at once.")] = 10,
+    out: OutOption = DEFAULT_OUT,
+    as_json: JsonOption = False,
+    trace: TraceOption = False,
+) -> None:
+    """Rows, latency and CPU for k = 0, 1, 2; gaps when k nodes are killed at once; latency with one replica slow.
+
+    Examples:
+      anabranch bench ksafe
+      anabranch bench ksafe --only kills --most-k 1 --kills 3
+    """
+    del trace  # read by main
+    parts = tuple(only or ksafe_bench.PARTS)
+    unknown = [name for name in parts if name not in ksafe_bench.PARTS]
+    if unknown:
+        raise PipelineError(f"there is no part {unknown[0]!r}", hint=f"use {', '.join(ksafe_bench.PARTS)}")
+    report = _report(out, "ksafe")
+    ensure(_say)
+    options = ksafe_bench.KSafeOptions(parts, most_k, seconds, kills)
+    found = ksafe_bench.measure(options, report, _say)
+    plots.plot_ksafe(report.path, out / "ksafe.png")
+    _tell(found, report, as_json=as_json)
 
 
 @app.command()

@@ -2,6 +2,11 @@
 
 The epochs in between are published as gaps, so that every reader knows. Those that follow are marked incomplete until
 the watermark has passed everything that the lost state could have held; and so are those of the segments downstream.
+
+How long that is follows from the newest event time that was lost. For epochs that were executed their manifests say it.
+For those in between nobody knows: a row in them may be far ahead of its time. So where state has an end, and epochs may
+be merged, they are read together with the newest one, in the same micro-batch: what follows has their rows, and their
+times are known.
 """
 
 from __future__ import annotations
@@ -12,6 +17,9 @@ from typing import ClassVar
 from anabranch.spans import Span
 from anabranch.strategies.strategy import Instruction, Strategy, Takeover, Use, View
 from anabranch.strategies.upstream_backup import wait_without_state
+
+# So many epochs that waited are read at once; what is older was in hand for so long that nobody wants to wait for it.
+_MOST_AT_ONCE = 100
 
 
 @dataclass(frozen=True)
@@ -29,10 +37,14 @@ class Amnesia(Strategy):
         """Begin with the newest input epoch, unless this node still has the whole state."""
         if view.saved >= max(0, view.published - 1):
             return Takeover("newest")
-        after = max(view.published, view.waiting - 1)
+        last = max(view.published, view.waiting - 1)
         use: Use = "nothing" if view.at is None or view.scratch else "standby"
-        gaps = (view.published + 1, after) if after > view.published else None
-        return Takeover(use, after=after, lost=True, gaps=gaps)
+        gaps = (view.published + 1, last) if last > view.published else None
+        bounded = view.span.stateful and view.span.ms is not None
+        if gaps is None or not bounded or not view.mergeable:
+            return Takeover(use, after=last, lost=True, gaps=gaps)
+        after = max(view.published, view.waiting - _MOST_AT_ONCE)
+        return Takeover(use, after=after, at_once=view.waiting, lost=True, gaps=gaps)
 
 
 class Completeness:

@@ -8,6 +8,6 @@ from anabranch.bench.work_to_do import FUNCTIONS, SCHEMA
 
 pipe = ab.Pipeline("protected", settings=ab.Settings(state_partitions=2))
 words = pipe.source("words", ab.read_parquet(os.environ["BENCH_INPUT"], schema=SCHEMA))
-result = pipe.step(words)(FUNCTIONS["windowed"])
+result = pipe.step(words)(FUNCTIONS[os.environ.get("BENCH_FUNCTION", "windowed")])
 pipe.sink(result, ab.parquet(os.environ["BENCH_OUTPUT"]))
 pipe.protect(strategy=STRATEGIES[os.environ.get("BENCH_STRATEGY", "none")]())

@@ -18,4 +18,5 @@ STRATEGIES: dict[str, Callable[[], Strategy | None]] = {
     "active": ab.ActiveStandby,
     "written": lambda: ab.ActiveStandby(release="written"),
     "ksafe": ab.KSafe,
+    "ksafe-2": lambda: ab.KSafe(2),
 }

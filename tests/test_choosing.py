@@ -1,0 +1,63 @@
+"""Which state a new run goes on from where nothing that is published may be executed again."""
+
+from dataclasses import dataclass
+
+from anabranch.channel.manifest import Manifest, Producer
+from anabranch.choosing import ALWAYS, Wanted, choose
+
+BOOT = "this boot"
+
+
+@dataclass
+class Run:
+    """A run on a disk, or a version that was brought back; see `choosing.Candidate`."""
+
+    name: str
+    epoch: int | None
+    boot: str = BOOT
+    doubted: int | None = None
+    origin: tuple[str, int] = ("", -1)
+    owner: str = "node-1"
+    scratch: bool = False
+    whole_since: int = ALWAYS
+
+    def committed(self):
+        return self.epoch
+
+    def pending_until(self, epoch):
+        return []
+
+
+@dataclass
+class Output:
+    """Epochs 0 to `last`, all published by one run."""
+
+    last: int
+    by: str = "r1"
+
+    def last_epoch(self):
+        return self.last
+
+    def manifest(self, epoch):
+        return Manifest(epoch, Producer("counts", self.by, 0), 0.0, rows=0) if epoch <= self.last else None
+
+
+def chosen(output, runs, restored=None, floor=-1):
+    nothing = Run("restored", None)
+    return choose(lambda: runs, lambda: restored or nothing, Wanted(output=output), boot=BOOT, floor=floor)
+
+
+def test_a_state_older_than_what_is_published_gives_way_to_a_store():
+    """Files that a power cut set back may be readable, and of use for nothing: the store has what was published."""
+    behind = Run("r3", 0, origin=("r1", 0))
+    kept = Run("restored", 1, origin=("r1", 1))
+    assert chosen(Output(1), [behind], kept) is kept
+    level = Run("r4", 1, origin=("r1", 1))
+    assert chosen(Output(1), [behind, level], kept) is level
+
+
+def test_where_nothing_is_published_nothing_is_contradicted():
+    """A first state that cannot be read, and was never stored, is made again; once it is published, never."""
+    broken = Run("r3", 0, doubted=0)
+    assert chosen(Output(-1), [broken]) is None
+    assert chosen(Output(0, by="r3"), [broken]) is broken, "its error is told"
