@@ -128,7 +128,7 @@ class Place:
         for channel in channels:
             for _ in range(epochs):
                 epoch = channel.last_epoch() + 1
-                channel.release(Manifest(epoch, Producer("x", "r", 0), 0.0, rows=0, seen_ms=(epoch,)))
+                channel.release(Manifest(epoch, Producer("x", "r", 0), 0.0, rows=0, seen_ms=(epoch,), highest_ms=77))
 
     def reconcile(self, generation=None):
         """Let the node settle, leading the unit in a generation, or not."""
@@ -297,6 +297,7 @@ def test_amnesia_publishes_gaps(place):
     assert node.counts.last_epoch() == 4
     assert ("begin after", 4, {"compare_from": -1, "lost": True}) in node.units[0].told
     assert node.notes == [("gap", {"unit": "counts", "first": 2, "last": 4})]
+    assert {gap.highest_ms for gap in gaps} == {77}, "what says so may be trimmed by the time that it is needed"
 
 
 def test_a_primary_whose_predecessor_goes_on_catches_up(place):

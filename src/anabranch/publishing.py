@@ -92,7 +92,7 @@ class Publishing:
         """Begin without state, after an epoch; say whether the state of a predecessor is lost."""
         self._epoch = epoch
         self._compare_from = self.whole_since = compare_from
-        self._highest_ms = self._highest_until(epoch)
+        self._highest_ms = self._highest_until(max(epoch, self._release.last_published()) if lost else epoch)
         if lost and epoch >= 0:
             self.whole_since = None
             self._completeness = Completeness.after(self._span, self._highest_ms)

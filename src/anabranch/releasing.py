@@ -92,6 +92,10 @@ class Releasing:
             self.superseded = _superseded(published)
             raise self.superseded
 
+    def last_published(self) -> int:
+        """Return the newest published epoch, -1 if there is none."""
+        return self._output.last_epoch()
+
     def published(self, epoch: int) -> Manifest | None:
         """Return what is published of an epoch, None if nothing is (any more)."""
         try:

@@ -192,11 +192,18 @@ class Replicas:
                 unit.follow(end, go_on=True)
 
     def _give_up(self, name: str, generation: int, epochs: tuple[int, int]) -> None:
-        """Publish epochs as gaps: what was in them is lost, and everyone shall know."""
+        """Publish epochs as gaps: what was in them is lost, and everyone shall know.
+
+        The newest event time yet is passed on in them: what says it may be trimmed before the next epoch is published.
+        """
         producer = Producer(name, f"n{self._setup.life[:8]}", generation)
+        channel = self.channels[name]
+        last = channel.last_epoch()
+        newest = channel.manifest(last) if last >= 0 else None
+        highest_ms = None if newest is None else newest.highest_ms
         for epoch in range(epochs[0], epochs[1] + 1):
             now_s = self._setup.clock.now_s()
-            self.channels[name].release(Manifest(epoch=epoch, producer=producer, released_s=now_s, rows=0, gap=True))
+            channel.release(Manifest(epoch, producer, now_s, rows=0, gap=True, highest_ms=highest_ms))
         self._setup.note("gap", unit=name, first=epochs[0], last=epochs[1])
 
     def _begun(self, name: str, generation: int, how: Takeover, view: View) -> Unit:
