@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.channel.manifest import Manifest, Producer
 from anabranch.errors import Corrupt
-from anabranch.runs import newest_commit
+from anabranch.runs import doubt, newest_commit
 from unit_lives import Life
 
 
@@ -75,6 +75,7 @@ def test_files_of_an_earlier_boot_are_not_trusted(home, monkeypatch):
     life.whole(1, 1)
     kept = home.directory.parent / "kept"
     shutil.copytree(life.checkpoint.parent, kept)
+    (kept / "boot").unlink()  # a store keeps no notes of a run
     life.whole(2, 1)
     (life.checkpoint / "offsets" / "2").write_bytes(b"")
     monkeypatch.setattr("anabranch.runs.boot_id", lambda: "another")
@@ -88,3 +89,18 @@ def test_without_a_store_files_of_an_earlier_boot_are_all_there_is(home, monkeyp
     Life(home).whole(0, 1)
     monkeypatch.setattr("anabranch.runs.boot_id", lambda: "another")
     assert home.unit().prepare() == 0
+
+
+def test_what_is_linked_from_files_that_are_not_trusted_is_not_trusted_either(home, monkeypatch):
+    """Else a standby, which waits and runs nothing, would make torn files look like new ones for everybody else."""
+    life = Life(home)
+    life.whole(0, 1)
+    monkeypatch.setattr("anabranch.runs.boot_id", lambda: "another")
+    standby = home.unit()
+    standby.prepare()
+    assert newest_commit(home.directory, boot="another") is None
+    doubt(standby.directory, 0)
+    doubt(life.unit.directory, 0)
+    heir = home.unit()
+    heir.prepare(lambda _: None)
+    assert newest_commit(home.directory, sure=True) is None

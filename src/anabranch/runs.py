@@ -154,7 +154,16 @@ def note_whole(run: Path, since: int | None) -> None:
 
 
 def link_run(old: Path, new: Path, commit: Commit) -> None:
-    """Hard-link what a run needs of another, at a commit: the checkpoint, and the watermarks noted for it."""
+    """Hard-link what a run needs of another, at a commit: the checkpoint, and the watermarks noted for it.
+
+    The files are still those of the start of the system in which they were written, and as doubtful as they were: what
+    is linked from files that must not be trusted must not be, either. What comes from a store belongs to no start yet.
+    """
+    before = RunDirectory(old)
+    if before.boot is not None:
+        write_advisory(new / _BOOT, before.boot.encode())
+    if before.doubted == commit.epoch:
+        doubt(new, commit.epoch)
     noted = old / "watermarks" / str(commit.batch_id)
     if noted.exists():
         os.link(noted, new / "watermarks" / str(commit.batch_id))

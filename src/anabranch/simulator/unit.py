@@ -81,6 +81,8 @@ class SimUnit:
             self._state = saved.state.copy()
             self._base, self._begun = base, saved.epoch
             self.record.damaged = base.damaged
+            self.record.boot = base.boot
+            self.record.doubted = base.doubted if base.doubted == after else None
             self.record.saved = saved
             inherited = [manifest for manifest in base.pending_until(after) if manifest.epoch > published]
             self.record.pending = {manifest.epoch: manifest for manifest in inherited}
