@@ -29,7 +29,8 @@ def spark():
             master="local[2]",
             timezone="UTC",
             state_partitions=2,
-            settings={},
+            # One JVM for hundreds of queries, and for tables of a million rows: a gibibyte was full near the end.
+            settings={"spark.driver.memory": "2g"},
             module_directory=Path(__file__).parent,
         )
     )
