@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -103,6 +105,19 @@ def test_a_run_that_is_stopped_in_the_middle_of_an_epoch_ends_in_silence(spark, 
     unit.stop()
     assert unit.query.exception() is None
     assert bench.output.last_epoch() == -1
+
+
+def test_a_run_that_ended_is_forgotten(spark, tmp_path):
+    """Else the JVM and Python would keep each other's half of it for ever, and nodes would run out of memory."""
+    bench = Bench(spark, tmp_path, {"events": SCHEMA}, counted, "update")
+    publish(bench.inputs["events"], 0, [row(0)])
+    unit = bench.start()
+    bench.wait_committed(unit, 0)
+    unit.stop()
+    known = weakref.ref(unit)
+    del unit
+    gc.collect()
+    assert known() is None
 
 
 def test_a_step_that_is_not_deterministic_is_found_out_when_it_is_executed_again(spark, tmp_path):
