@@ -188,7 +188,8 @@ def plot_ksafe(report: Path, picture: Path) -> None:
         gaps.plot([line["k"] + 0.1], [line["longest_s"]], ".", color="#d62728")
     for axes, what in ((cpu, "cores per replica"), (latency, "seconds from claim to publication")):
         axes.set(xlabel="k", ylabel=what, ylim=(0, None))
-        axes.legend(fontsize=7)
+        if degrees:
+            axes.legend(fontsize=7)
     gaps.set(
         xlabel="k nodes killed at once", ylabel="longest time between epochs, s (grey: without a fault)", ylim=(0, None)
     )
