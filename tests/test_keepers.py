@@ -10,7 +10,8 @@ import pytest
 from anabranch import keeping
 from anabranch.clock import SystemClock
 from anabranch.errors import StoreError, StoreUnavailable, WorkDirectoryError
-from anabranch.keeper.restoring import find_versions
+from anabranch.keeper import restoring
+from anabranch.keeper.restoring import Accept, find_versions, restore_unit
 from anabranch.keeper.version import run_path
 from anabranch.keeping import Keepers
 from anabranch.rebuilding import rebuild
@@ -246,6 +247,25 @@ def test_a_store_that_is_away_is_opened_later(tmp_path, url, monkeypatch):
     wait_until(lambda: home.keepers.kept_epoch("counts") == 3, TIMEOUT_S, "version 3")
     assert home.keepers.unkept({"counts": 3}) is None
     home.keepers.finish(in_order=True)
+
+
+def test_nothing_is_restored_while_the_store_that_may_have_it_is_away(tmp_path, url, monkeypatch):
+    """Of two stores one has only what is of no use, and the other does not answer: that is no loss yet."""
+    home = Home(tmp_path / "home", url, "1" * 32)
+    home.run("r000000.00000001", 1)
+    real = restoring.namespaces
+
+    def namespaces(asked, prefix):
+        if asked != url:
+            raise StoreUnavailable("not now")
+        return real(asked, prefix)
+
+    monkeypatch.setattr(restoring, "namespaces", namespaces)
+    both, of = [url, "redis://elsewhere"], "orders-111111111111"
+    assert restore_unit(both, of, "counts", tmp_path / "restored").epoch == 0
+    with pytest.raises(StoreUnavailable):
+        restore_unit(both, of, "counts", tmp_path / "again", Accept(lambda version: version.epoch > 0))
+    assert restore_unit([url], of, "counts", tmp_path / "again", Accept(lambda version: version.epoch > 0)) is None
 
 
 def test_a_record_that_cannot_be_read_hides_no_other(tmp_path, url):

@@ -12,7 +12,7 @@ from anabranch import workshop
 from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.manifest import Manifest, Producer
 from anabranch.clock import ManualClock
-from anabranch.errors import Corrupt
+from anabranch.errors import Corrupt, StoreUnavailable
 from anabranch.node_options import NodeOptions
 from anabranch.replicas import Replicas
 from anabranch.setup import Setup
@@ -236,6 +236,29 @@ def test_a_primary_that_cannot_begin_is_an_error(place):
     node = place(ActiveStandby())
     node.next_broken = [Corrupt("the state is torn")]
     with pytest.raises(Corrupt, match="torn"):
+        node.reconcile(0)
+
+
+def test_a_primary_whose_store_is_away_is_tried_again_later(place):
+    """Ending would not bring the store back; the wait is noted once, and over when the store is there."""
+    node = place(PassiveStandby("log:store"))
+    node.publish(node.lines, node.counts)
+    node.next_broken = [StoreUnavailable("not now"), StoreUnavailable("not now")]
+    node.reconcile(0)
+    node.reconcile(0)
+    assert len(node.units) == 1
+    for _ in range(2):
+        node.clock.advance(3.0)
+        node.reconcile(0)
+    assert [kind for kind, _ in node.notes] == ["waits for its store"]
+    assert list(node.replicas.primaries) == ["counts"]
+
+
+def test_a_store_that_is_away_at_the_very_first_start_is_an_error(place):
+    """The user is there, and may have misspelled it."""
+    node = place(PassiveStandby("log:store"))
+    node.next_broken = [StoreUnavailable("not now")]
+    with pytest.raises(StoreUnavailable):
         node.reconcile(0)
 
 

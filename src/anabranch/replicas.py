@@ -15,7 +15,7 @@ from typing import Any
 
 from anabranch.channel.channel import Channel
 from anabranch.channel.manifest import Manifest, Producer
-from anabranch.errors import Trimmed
+from anabranch.errors import StoreUnavailable, Trimmed
 from anabranch.failures import of_files
 from anabranch.plans import BuiltSegment, spark_message
 from anabranch.setup import Setup
@@ -34,6 +34,8 @@ from anabranch.workshop import Workshop
 
 # A standby that could not be begun is tried again after this long.
 _NO_STANDBY_S = 5.0
+# A primary whose state is in a store that cannot be reached is tried again after this long.
+_STORE_AWAY_S = 2.0
 # A primary that is further behind what is published than this catches up at once.
 _MOST_BEHIND = 3
 # Which run could be gone on from is looked up this often.
@@ -80,6 +82,7 @@ class Replicas:
         self._saved: dict[str, tuple[float, int]] = {}
         self._batches: dict[str, int] = {}
         self._no_standby_until_s: dict[str, float] = {}
+        self._store_away_until_s: dict[str, float] = {}
         self._caught_up_to: dict[str, int] = {}
         self.primaries: dict[str, Unit] = {}
         self.standbys: dict[str, Standby] = {}
@@ -131,6 +134,8 @@ class Replicas:
         error = job.future.exception()
         if error is None:
             job.done(job.future.result())
+        elif job.kind == "primary" and isinstance(error, StoreUnavailable) and self.channels[name].last_epoch() >= 0:
+            self._wait_for_store(name, error)
         elif job.kind == "primary":
             raise error
         else:
@@ -138,6 +143,12 @@ class Replicas:
             self._no_standby_until_s[name] = self._setup.clock.steady_s() + _NO_STANDBY_S
             self._setup.note("standby failed", unit=name, error=spark_message(error))
         return False
+
+    def _wait_for_store(self, name: str, error: StoreUnavailable) -> None:
+        """Try again later: ending would not bring the store back, and what it has must not be executed again."""
+        if name not in self._store_away_until_s:
+            self._setup.note("waits for its store", unit=name, error=error.message)
+        self._store_away_until_s[name] = self._setup.clock.steady_s() + _STORE_AWAY_S
 
     def _start(self, name: str, kind: str, work: Callable[[], object], done: Callable[[Any], None]) -> None:
         self._jobs[name] = _Job(kind, self._starter.submit(work), done)
@@ -150,6 +161,9 @@ class Replicas:
     # Leading
 
     def _lead(self, name: str, generation: int) -> None:
+        now_s = self._setup.clock.steady_s()
+        if now_s < self._store_away_until_s.get(name, now_s):
+            return
         standby = self.standbys.get(name)
         if standby is not None and (standby.unit.failure() is not None or _overtaken(standby)):
             self._end_standby(name)
@@ -211,6 +225,7 @@ class Replicas:
         return self._workshop.primary(name, generation, how, view)
 
     def _leads(self, name: str, unit: Unit) -> None:
+        self._store_away_until_s.pop(name, None)
         self.primaries[name] = unit
 
     # Standing by

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anabranch.durable import TEMPORARY_PREFIX
-from anabranch.errors import Corrupt, StoreError
+from anabranch.errors import AnabranchError, Corrupt, StoreError
 from anabranch.keeper.version import PREFIX, KeptFile, Version, decode
 from anabranch.store.opening import namespaces, open_store
 from anabranch.store.store import Store
@@ -54,6 +54,14 @@ def find_versions(urls: Iterable[str], prefix: str = "") -> dict[str, list[Found
 
     A record that cannot be read is left out: others may be whole. `StoreError` if no store can be read.
     """
+    found, problems = _search(urls, prefix)
+    if problems and not found:
+        raise problems[0]
+    return found
+
+
+def _search(urls: Iterable[str], prefix: str) -> tuple[dict[str, list[Found]], list[StoreError]]:
+    """Return what `find_versions` does, and why some stores could not be read."""
     found: dict[str, list[Found]] = {}
     problems: list[StoreError] = []
     for url in urls:
@@ -65,11 +73,9 @@ def find_versions(urls: Iterable[str], prefix: str = "") -> dict[str, list[Found
                         found.setdefault(version.unit, []).append(Found(version, url, namespace))
         except StoreError as error:
             problems.append(error)
-    if problems and not found:
-        raise problems[0]
     for versions in found.values():
         versions.sort(key=lambda some: (some.version.epoch, some.version.run), reverse=True)
-    return found
+    return found, problems
 
 
 def _readable_versions(url: str, namespace: str) -> Iterator[Version]:
@@ -97,10 +103,12 @@ def restore_unit(
 ) -> Version | None:
     """Rebuild a unit's directory at the newest acceptable version that any store has of it; None if there is none.
 
-    A version of which something is missing or altered gives way to the next one. `Corrupt` if none is left then.
+    A version of which something is missing or altered gives way to the next one. If none is left then, `StoreError`
+    if a store could not be read, which may have one, else `Corrupt`.
     """
-    problems: list[Corrupt] = []
-    for some in find_versions(stores, f"{home}/{unit}/").get(unit, []):
+    found, unread = _search(stores, f"{home}/{unit}/")
+    problems: list[AnabranchError] = [*unread]
+    for some in found.get(unit, []):
         if not accept.record(some.version):
             continue
         try:

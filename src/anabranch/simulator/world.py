@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from anabranch.choosing import acceptable, fits
-from anabranch.errors import Corrupt
+from anabranch.errors import Corrupt, StoreUnavailable
 from anabranch.failures import Failure
 from anabranch.keeping import outdated
 from anabranch.lease import Lease
@@ -151,7 +151,9 @@ class World:
 
     def restored(self, unit: str, into: Run, output: MemoryChannel | None) -> None:
         """Bring back the newest version from the store that belongs to the output, if one is given."""
-        for version in [] if self.store.away else self.store.newest_first(unit):
+        if self.store.away:
+            raise StoreUnavailable("the store is away")
+        for version in self.store.newest_first(unit):
             if output is not None and not acceptable(output, version):
                 continue
             into.saved = version.saved
