@@ -50,6 +50,8 @@ _LOOK_S = 0.05
 _HOUSEKEEPING_S = 1.0
 # Sweeping reads every manifest that has parts; orphans are rare and do no harm in the meantime.
 _SWEEP_S = 60.0
+# How long a node that waits cold gives others to announce themselves before it finds that nobody else is there.
+_GATHERING_S = 1.0
 
 
 class Node:
@@ -144,17 +146,12 @@ class Node:
         """Wait, without Spark, until this node is needed, if that is what every unit asks for; False: end."""
         protections = [self._setup.strategies.get(name) for name in self._setup.segments]
         idle = threading.Event()
-        watch = _ColdWatch(self._setup, self._peers)
+        watch = ColdWatch(self._setup, self._peers, self._clock.steady_s())
         while all(getattr(protection, "temperature", None) == "cold" for protection in protections):
             self._phase = "cold"
             self._peers.look()
             self._rounds.looked()
-            holders = [lease.holder() for lease in leases.values()]
-            if None in holders and self._peers.first_announced():
-                break
-            if any(holder is not None and self._peers.suspicion(holder) is not None for holder in holders):
-                break
-            if watch.stalled(leases, self._clock.steady_s()):
+            if watch.needed(leases, self._clock.steady_s()):
                 break
             if self._stop is not None or self._ended():
                 return False
@@ -263,17 +260,29 @@ def _own_store(options: NodeOptions) -> str:
     return f"log:{options.work / 'store' if options.elsewhere is None else store_path(options.elsewhere)}"
 
 
-class _ColdWatch:
-    """Sees, without Spark, whether a unit stands still though input waits for it."""
+class ColdWatch:
+    """Sees, without Spark, whether a node that waits cold is needed: nobody leads, or whoever does is gone or stuck."""
 
-    def __init__(self, setup: Setup, peers: Peers) -> None:
+    def __init__(self, setup: Setup, peers: Peers, now_s: float) -> None:
         self._setup = setup
-        self._limits = peers.limits
+        self._peers = peers
+        self._began_s = now_s
         self._channels: dict[str, Channel] = {}
         self._watches: dict[str, ProgressWatch] = {}
 
-    def stalled(self, leases: dict[str, Lease], now_s: float) -> bool:
-        """Look at every unit; to be asked as often as peers are."""
+    def needed(self, leases: dict[str, Lease], now_s: float) -> bool:
+        """Look at every role; to be asked as often as peers are."""
+        holders = [lease.holder() for lease in leases.values()]
+        # Nodes that start together are not there at the same moment, and the first by name shall begin.
+        gathered = now_s - self._began_s >= _GATHERING_S
+        if None in holders and gathered and self._peers.first_announced():
+            return True
+        if any(holder is not None and self._peers.suspicion(holder) is not None for holder in holders):
+            return True
+        return self._stalled(leases, now_s)
+
+    def _stalled(self, leases: dict[str, Lease], now_s: float) -> bool:
+        """Say whether a unit stands still though input waits for it."""
         found = []
         for name, segment in self._setup.segments.items():
             holder = leases[name].holder()
@@ -284,7 +293,7 @@ class _ColdWatch:
                 continue  # nobody has made the channels yet
             if holder is not None:
                 seen = Progress(holder.generation, waiting, published)
-                watch = self._watches.setdefault(name, ProgressWatch(self._limits, seen, now_s))
+                watch = self._watches.setdefault(name, ProgressWatch(self._peers.limits, seen, now_s))
                 found.append(watch.suspicion(seen, now_s))
         return any(found)
 
