@@ -61,3 +61,15 @@ def test_where_nothing_is_published_nothing_is_contradicted():
     broken = Run("r3", 0, doubted=0)
     assert chosen(Output(-1), [broken]) is None
     assert chosen(Output(0, by="r3"), [broken]) is broken, "its error is told"
+
+
+def test_links_to_doubted_files_are_doubted():
+    """Standbys were begun from a state before anyone found that it cannot be read: each would fail in its turn."""
+    broken = Run("r1", 3, doubted=3)
+    linked = Run("r5", 3, origin=("r1", 3))
+    linked_twice = Run("r6", 3, origin=("r1", 3), doubted=3)
+    kept = Run("restored", 3, origin=("r1", 3))
+    assert chosen(Output(3), [broken, linked], kept) is kept
+    assert chosen(Output(3), [linked, linked_twice], kept) is kept
+    further = Run("r7", 4, origin=("r1", 3))
+    assert chosen(Output(4, by="r7"), [broken, linked, further], kept) is further, "it ran since"

@@ -165,7 +165,7 @@ def test_amnesia_gives_up_what_waits():
     assert Amnesia().takeover(read) == Takeover("nothing", after=7, at_once=12, lost=True, gaps=(8, 11))
     longer = Amnesia().takeover(replace(read, waiting=1007))
     assert (longer.after, longer.at_once, longer.gaps) == (907, 1007, (8, 1006))
-    assert Amnesia().takeover(replace(read, span=NO_STATE)).at_once == -1, "its rows would be in another epoch"
+    assert Amnesia().takeover(replace(read, span=UNBOUNDED)).at_once == -1, "it stays incomplete for good"
     assert Amnesia().takeover(View(published=7, waiting=12, saved=6)) == Takeover("newest")
 
 
@@ -177,7 +177,7 @@ def test_amnesia_marks_everything_that_differs(stream, data):
     lost = data.draw(st.integers(0, len(stream) - 1))
     highest = max((time for times in stream[: lost + 1] for time in times), default=None)
     model = WindowedCount(LENGTH, DELAY)
-    following = Completeness.after(SPAN, highest)
+    following = Completeness(SPAN, lost=True, highest_ms=highest)
     for epoch in range(lost + 1, len(stream)) if highest is not None else ():
         done = model.batch(stream[epoch])
         marked = following.incomplete(flagged=False, seen_ms=(done.seen,), watermark_ms=done.watermark)
@@ -187,12 +187,29 @@ def test_amnesia_marks_everything_that_differs(stream, data):
 
 def test_incompleteness_ends_when_the_watermark_has_passed():
     """A window that began before the loss ended may lack rows; one that began later lacks none."""
-    following = Completeness.after(SPAN, 100)
+    following = Completeness(SPAN, lost=True, highest_ms=100)
     marks = [
         following.incomplete(flagged=False, seen_ms=(100 + 5 * n,), watermark_ms=95 + 5 * n if n else None)
         for n in range(8)
     ]
     assert marks == [True, True, True, True, True, False, False, False]
+
+
+def test_what_was_lost_upstream_is_taken_to_be_as_late_as_anything_seen():
+    """An input lost an epoch: rows of it may fall into any window that was open, not only into that of the next row."""
+    following = Completeness(SPAN, highest_ms=100)
+    times = [(False, 100), (True, None), (False, 80), *((False, 100 + 5 * n) for n in range(8))]
+    marks = [
+        following.incomplete(flagged=flagged, seen_ms=(time,), watermark_ms=95 + 5 * max(0, n - 3))
+        for n, (flagged, time) in enumerate(times)
+    ]
+    assert marks == [False, *[True] * 7, False, False, False]
+
+
+def test_amnesia_without_state_reads_what_it_gives_up():
+    """So that whoever keeps state downstream knows how late the rows were that did not come in their epoch."""
+    view = View(published=4, waiting=9, span=NO_STATE, mergeable=True)
+    assert Amnesia().takeover(view) == Takeover("nothing", after=4, at_once=9, lost=True, gaps=(5, 8))
 
 
 def test_incompleteness_spreads_and_a_running_count_never_recovers():

@@ -84,9 +84,16 @@ def newest(runs: Iterable[C], wanted: Wanted = ANY, *, boot: object = None, sure
     """Return the run with the newest committed epoch, None if there is none to go on from.
 
     With `boot`, only runs of that start of the operating system count: the files of earlier ones may be torn or gone.
-    With `sure`, neither do those whose files cannot be read or are doubted.
+    With `sure`, neither do those whose files cannot be read or are doubted, or are links to such files.
     """
-    found = [(epoch, run.name, run) for run in runs if (epoch := _counts(run, wanted, boot, sure=sure)) is not None]
+    runs = list(runs)
+    doubted = {(made_by(run, run.doubted), run.doubted) for run in runs if run.doubted is not None} if sure else set()
+    counting = [(run, _counts(run, wanted, boot, sure=sure)) for run in runs]
+    found = [
+        (epoch, run.name, run)
+        for run, epoch in counting
+        if epoch is not None and (made_by(run, epoch), epoch) not in doubted
+    ]
     return max(found, key=lambda one: one[:2])[2] if found else None
 
 
@@ -156,7 +163,7 @@ def _counts(run: Candidate, wanted: Wanted, boot: object, *, sure: bool) -> int 
         if not sure:
             raise
         return None
-    if epoch is None or (sure and run.doubted == epoch):
+    if epoch is None:
         return None
     since = run.whole_since
     whole = since is not None and epoch >= since

@@ -77,6 +77,8 @@ class Publishing:
         # Since which epoch the state is what it would be if nothing had ever failed; None: it is not yet.
         self.whole_since: int | None = 0
         self._completeness = Completeness(span)
+        # The next micro-batch is the first after something was lost.
+        self._begins_lost = False
         self._highest_ms: int | None = None
         self._epoch = -1
 
@@ -85,8 +87,8 @@ class Publishing:
         self._epoch = epoch
         self._highest_ms = self._highest_until(epoch)
         known = self._release.published(epoch) if epoch >= 0 else None
-        if known is not None and (known.gap or known.incomplete):
-            self._completeness = Completeness.after(self._span, self._highest_ms)
+        lost = known is not None and (known.gap or known.incomplete)
+        self._completeness = Completeness(self._span, lost=lost, highest_ms=self._highest_ms)
 
     def begin_after(self, epoch: int, *, compare_from: int = 0, lost: bool = False) -> None:
         """Begin without state, after an epoch; say whether the state of a predecessor is lost."""
@@ -95,7 +97,8 @@ class Publishing:
         self._highest_ms = self._highest_until(max(epoch, self._release.last_published()) if lost else epoch)
         if lost and epoch >= 0:
             self.whole_since = None
-            self._completeness = Completeness.after(self._span, self._highest_ms)
+            self._begins_lost = True
+        self._completeness = Completeness(self._span, lost=lost and epoch >= 0, highest_ms=self._highest_ms)
 
     def _highest_until(self, epoch: int) -> int | None:
         """Return the newest event time up to an epoch, as far as anyone knows: gaps know none."""
@@ -118,6 +121,9 @@ class Publishing:
             seen_ms=seen.times_ms,
             watermark_ms=planned.watermark_ms,
         )
+        # The rows of the gaps before it are in it too.
+        incomplete = incomplete or (self._begins_lost and planned.epoch > first)
+        self._begins_lost = False
         if self.whole_since is None and not incomplete:
             self.whole_since = planned.epoch
         return Executed(planned, share, seen, incomplete)

@@ -34,6 +34,7 @@ from anabranch.workshop import Workshop
 
 # A standby that could not be begun is tried again after this long.
 _NO_STANDBY_S = 5.0
+WAITS_FOR_STORE = "waits for its store"
 # A primary whose state is in a store that cannot be reached is tried again after this long.
 _STORE_AWAY_S = 2.0
 # A primary that is further behind what is published than this catches up at once.
@@ -134,7 +135,7 @@ class Replicas:
         error = job.future.exception()
         if error is None:
             job.done(job.future.result())
-        elif job.kind == "primary" and isinstance(error, StoreUnavailable) and self.channels[name].last_epoch() >= 0:
+        elif job.kind == "primary" and isinstance(error, StoreUnavailable):
             self._wait_for_store(name, error)
         elif job.kind == "primary":
             raise error
@@ -147,7 +148,7 @@ class Replicas:
     def _wait_for_store(self, name: str, error: StoreUnavailable) -> None:
         """Try again later: ending would not bring the store back, and what it has must not be executed again."""
         if name not in self._store_away_until_s:
-            self._setup.note("waits for its store", unit=name, error=error.message)
+            self._setup.note(WAITS_FOR_STORE, unit=name, error=error.message)
         self._store_away_until_s[name] = self._setup.clock.steady_s() + _STORE_AWAY_S
 
     def _start(self, name: str, kind: str, work: Callable[[], object], done: Callable[[Any], None]) -> None:

@@ -1,7 +1,8 @@
-"""Following the growth of all channels of a work directory, reading each manifest once."""
+"""Following what happens in a work directory: the growth of its channels, and its history; everything is read once."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
 from typing import Any
@@ -69,3 +70,29 @@ class Watch:
         for followed in self._followed.values():
             followed.look()
         return [followed.summary() for followed in self._followed.values()]
+
+
+class News:
+    """What is new in the history of a work directory since the last look."""
+
+    def __init__(self, work: Work) -> None:
+        self._path = work.path / "history.jsonl"
+        self._offset = self._path.stat().st_size if self._path.exists() else 0
+
+    def look(self) -> list[dict[str, Any]]:
+        """Return the events that were written since; a line that is not whole yet comes next time."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as history:
+            history.seek(self._offset)
+            content = history.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return [event for line in whole.splitlines() if isinstance(event := _event(line), dict)]
+
+
+def _event(line: bytes) -> Any:  # noqa: ANN401  JSON
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None  # torn by a power cut

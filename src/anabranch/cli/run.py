@@ -22,8 +22,9 @@ from anabranch.node_options import NodeOptions
 from anabranch.placement import check_nodes
 from anabranch.preparation.making import Background
 from anabranch.presence import ask_to_stop
+from anabranch.replicas import WAITS_FOR_STORE
 from anabranch.segments import cut, override, strategies
-from anabranch.watching import Watch
+from anabranch.watching import News, Watch
 from anabranch.work import Work
 
 _LOOK_S = 0.1
@@ -94,6 +95,7 @@ def run(  # noqa: PLR0913  every option of the command is a parameter
 def _look_after(fleet: Fleet, view: _View, options: NodeOptions, nodes: int, seconds: float | None) -> None:
     """Keep the nodes going, and show what they do, until all have ended."""
     work = Work.open(options.work)
+    news = News(work)
     stops = 0
     started_s = time.monotonic()
     with view, Background(wanted=nodes > 1) as preparation:
@@ -102,6 +104,9 @@ def _look_after(fleet: Fleet, view: _View, options: NodeOptions, nodes: int, sec
             try:
                 running = fleet.poll()
                 view.show(fleet.restarts)
+                for event in news.look():
+                    if event.get("kind") == WAITS_FOR_STORE:
+                        view.tell(f"{event.get('unit')} waits for its store: {event.get('error')}")
                 if seconds is not None and stops == 0 and time.monotonic() - started_s >= seconds:
                     stops += len(ask_to_stop(work, now=False))
                 # Once all nodes are there: until then they need the CPU.
