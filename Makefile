@@ -1,13 +1,14 @@
 # Every target sets up what it needs: Python 3.11+ and Java 17+ are all that must be there.
 #   make test   lint, types and all tests but the soak     make demo   kill a node, see nothing lost
 #   make lint   lint and types only                        make soak   hours of faults
+#   make demo-ksafe   kill one of two that race, then the other
 #   make clean  remove everything that was set up
 # PYTHON=... chooses an interpreter, JAVA_HOME=... a Java.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := test
-.PHONY: test lint demo soak clean java
+.PHONY: test lint demo demo-ksafe soak clean java
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,6 +28,9 @@ lint: $(STAMP)
 
 demo: $(STAMP) java
 	$(BIN)/python examples/demo.py
+
+demo-ksafe: $(STAMP) java
+	$(BIN)/python examples/demo_ksafe.py
 
 soak: $(STAMP) java
 	ANABRANCH_STORE_KILLS=200 $(BIN)/python -m pytest tests/test_stores.py -k killed --timeout=0

@@ -51,13 +51,13 @@ def main() -> int:
     process = subprocess.Popen(
         [*anabranch, "run", str(FILE), "--work", str(work), "--nodes", "2", "--retain", "all", "--master", "local[1]"]
     )
-    _wait(process, "the standby", lambda: _standing_by(work))
-    epoch = _wait_for_epoch(work, process, _last(work) + EPOCHS_BEFORE_AND_AFTER)
-    leader = _leader(work)
+    wait(process, "the standby", lambda: standing_by(work))
+    epoch = wait_for_epoch(work, process, newest_epoch(work) + EPOCHS_BEFORE_AND_AFTER)
+    leader = who_leads(work)
     CONSOLE.print(f"[bold red]kill -9 {leader.pid}[/bold red] after epoch {epoch}: {leader.name}, which led, is dead")
     os.kill(leader.pid, signal.SIGKILL)
-    _wait_for_epoch(work, process, epoch + EPOCHS_BEFORE_AND_AFTER)
-    _show_takeover(work, epoch)
+    wait_for_epoch(work, process, epoch + EPOCHS_BEFORE_AND_AFTER)
+    show_takeover(work, epoch)
     CONSOLE.print("stopping (anabranch stop)")
     subprocess.run([*anabranch, "stop", "--work", str(work)], check=True)
     if process.wait() != 0:
@@ -67,15 +67,15 @@ def main() -> int:
     CONSOLE.print(f"delivered {rows:,} rows in {len(list(Path('out/wordcount').glob('*.parquet')))} epochs")
     CONSOLE.print("[bold]First oracle:[/bold] the recorded plans, run again without a fault …")
     reference = replay(NodeOptions(file=FILE, work=work.absolute()), Path("reference").absolute())
-    verdicts = [_say(check_parquet(reference, "counts", Path("out/wordcount")))]
+    verdicts = [say(check_parquet(reference, "counts", Path("out/wordcount")))]
     CONSOLE.print("[bold]Second oracle:[/bold] a plain Spark batch query over the same words …")
-    verdicts.append(_say(_batch_verdict(Work.open(work))))
+    verdicts.append(say(batch_verdict(Work.open(work))))
     exact = all(verdict.exact and verdict.expected for verdict in verdicts)
     CONSOLE.print("[bold green]EXACT by both oracles[/bold green]" if exact else "[bold red]NOT EXACT[/bold red]")
     return 0 if exact else 1
 
 
-def _wait(process: subprocess.Popen[bytes], what: str, seen: Callable[[], object]) -> None:
+def wait(process: subprocess.Popen[bytes], what: str, seen: Callable[[], object]) -> None:
     """Wait until something is seen, while the pipeline runs."""
     deadline_s = time.monotonic() + TIMEOUT_S
     while not seen():
@@ -87,33 +87,33 @@ def _wait(process: subprocess.Popen[bytes], what: str, seen: Callable[[], object
         time.sleep(0.1)
 
 
-def _last(work: Path) -> int:
-    """Return the newest epoch of the counts, -1 while there is none."""
+def newest_epoch(work: Path, unit: str = UNIT) -> int:
+    """Return the newest epoch of a step, -1 while there is none."""
     try:
-        return Work.open(work).channel(UNIT).last_epoch()
+        return Work.open(work).channel(unit).last_epoch()
     except AnabranchError:  # still starting
         return -1
 
 
-def _wait_for_epoch(work: Path, process: subprocess.Popen[bytes], epoch: int) -> int:
+def wait_for_epoch(work: Path, process: subprocess.Popen[bytes], epoch: int) -> int:
     """Wait until an epoch of the counts is published; return the newest."""
-    _wait(process, f"epoch {epoch}", lambda: _last(work) >= epoch)
-    return _last(work)
+    wait(process, f"epoch {epoch}", lambda: newest_epoch(work) >= epoch)
+    return newest_epoch(work)
 
 
-def _standing_by(work: Path) -> bool:
+def standing_by(work: Path) -> bool:
     """Say whether a node stands by for the counts."""
-    if _last(work) < 0:
+    if newest_epoch(work) < 0:
         return False
     return any(unit["role"] == "standby" for node in nodes_of(Work.open(work)) for unit in node["units"])
 
 
-def _leader(work: Path) -> Announcement:
+def who_leads(work: Path) -> Announcement:
     """Return what the node that leads the counts announced of itself."""
     return Work.open(work).holder(UNIT) or sys.exit("nobody leads")
 
 
-def _show_takeover(work: Path, epoch: int) -> None:
+def show_takeover(work: Path, epoch: int) -> None:
     """Say who took over, how fast, and what a reader saw of it."""
     opened = Work.open(work)
     for event in failovers_in(opened.history()):
@@ -130,7 +130,7 @@ def _show_takeover(work: Path, epoch: int) -> None:
     CONSOLE.print(f"  the longest time without a new epoch was {gap_s:.1f} s")
 
 
-def _batch_verdict(work: Work) -> Verdict:
+def batch_verdict(work: Work) -> Verdict:
     """Count the same words in one batch query, and compare the windows that the watermark has closed."""
     channel = work.channel("words")
     Path("words").mkdir()
@@ -155,7 +155,7 @@ def _batch_verdict(work: Work) -> Verdict:
     return compare(expected, delivered, where="counts")
 
 
-def _say(verdict: Verdict) -> Verdict:
+def say(verdict: Verdict) -> Verdict:
     CONSOLE.print(
         f"  {verdict.expected:,} rows expected, {verdict.delivered:,} delivered: "
         f"{verdict.lost} lost, {verdict.duplicated} duplicated, {verdict.wrong} wrong"

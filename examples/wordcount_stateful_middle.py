@@ -5,13 +5,18 @@ Both segments keep state. A watermark does not cross a connector: `top` declares
     anabranch run examples/wordcount_stateful_middle.py --drain
 """
 
+import os
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 import anabranch as ab
 
+# As fast as they can be counted, unless the environment says how many a second.
+PACE = float(os.environ.get("WORDS_PER_SECOND", "0")) or None
+
 pipe = ab.Pipeline("wordcount_stateful_middle")
-words = pipe.source("words", ab.generate_words(vocabulary=200, rows=1_000_000, seed=6))
+words = pipe.source("words", ab.generate_words(PACE, vocabulary=200, rows=1_000_000, seed=6))
 
 
 @pipe.step(words, connector=True)

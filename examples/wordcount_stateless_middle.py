@@ -6,13 +6,18 @@ kept and are not made again.
     anabranch run examples/wordcount_stateless_middle.py --drain
 """
 
+import os
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 import anabranch as ab
 
+# As fast as they can be counted, unless the environment says how many a second.
+PACE = float(os.environ.get("WORDS_PER_SECOND", "0")) or None
+
 pipe = ab.Pipeline("wordcount_stateless_middle")
-words = pipe.source("words", ab.generate_words(vocabulary=200, rows=400_000, seed=5))
+words = pipe.source("words", ab.generate_words(PACE, vocabulary=200, rows=400_000, seed=5))
 
 
 @pipe.step(words, connector=True)

@@ -102,7 +102,7 @@ DAMAGE = {
     "part without checksum": record(parts=[{"name": part["name"], "rows": 5, "size_bytes": 1}], rows=5),
     "part of another place": record(parts=[{**part, "name": "../../secret.arrow"}], rows=3),
     "part below zero": record(parts=[{**part, "rows": -5}, {**part, "rows": 10}], rows=5),
-    "parts and a planned range": record(planned={"start": 1}),
+    "parts and an empty range": record(planned={}),
     "producer without a run": record(producer={"segment": "a", "generation": 1}),
     "producer of another kind": record(producer="counts"),
     "half an event time": record(event_time_us=[1]),
@@ -139,7 +139,8 @@ def test_foreign_records_are_corrupt_and_nothing_else(content):
     [
         ({"epoch": -1}, "from zero"),
         ({"late_rows": -1}, "from zero"),
-        ({"planned": {"start": 0}}, "not both"),
+        ({"planned": {}}, "no parts"),
+        ({"planned": {"start": 0}, "rows": 10**6}, "another number"),
         ({"rows": 4}, "counts 4 rows"),
         ({"parts": ()}, "counts 5 rows"),
     ],

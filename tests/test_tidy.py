@@ -23,7 +23,7 @@ LAYERS = (
     "ledger store",
     (
         "sources sinks channel keeper guarantee pipeline segments settings lease detector roles placement "
-        "checkpoint execution merging spans plans failures loading elsewhere strategies takeovers metrics"
+        "checkpoint execution merging spans plans failures loading elsewhere strategies takeovers metrics tuples"
     ),
     (
         "unit publishing runs pending choosing releasing session class_archive worker_daemon planner pacing pacer "

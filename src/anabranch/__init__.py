@@ -8,7 +8,7 @@ from anabranch.pipeline import Pipeline, Stream
 from anabranch.reading import Epoch, read_channel
 from anabranch.settings import Settings
 from anabranch.sinks import call, console, jsonl, parquet
-from anabranch.sources import generate_words, read_csv, read_jsonl, read_parquet, read_text
+from anabranch.sources import generate_words, read_csv, read_jsonl, read_parquet, read_replicas, read_text
 from anabranch.strategies import ActiveStandby, Amnesia, KSafe, PassiveStandby, TrailingStandby, UpstreamBackup
 
 __version__ = "0.1.0"
@@ -34,5 +34,6 @@ __all__ = [
     "read_csv",
     "read_jsonl",
     "read_parquet",
+    "read_replicas",
     "read_text",
 ]

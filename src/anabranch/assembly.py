@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch import sources as source_kinds
 from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.reader import ReadOptions, stream
+from anabranch.errors import PipelineError
 from anabranch.pipeline import Graph
 from anabranch.plans import BuiltSegment, build_segment
 from anabranch.runs import new_run
@@ -48,6 +49,13 @@ class Assembly:
         """Check what can be checked without Spark: that sources and, if anything is delivered, sinks are usable."""
         for node in self._graph.sources.values():
             node.source.check()
+        elsewhere = {n: source_kinds.epochs_decided_elsewhere(node.source) for n, node in self._graph.sources.items()}
+        if len(set(elsewhere.values())) > 1:
+            raise PipelineError(
+                f"source {max(elsewhere, key=elsewhere.__getitem__)!r} comes in epochs of its own, and "
+                f"{min(elsewhere, key=elsewhere.__getitem__)!r} does not",
+                hint="read replicas with aligned=False, or in a pipeline of their own",
+            )
         known = self._work.identity() or {}
         for sink in self._graph.sinks.values() if sinks else ():
             sink.sink.check(known.get("id"))

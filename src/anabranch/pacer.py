@@ -10,20 +10,27 @@ Positions of sources are noted from time to time, so that old slots can be trimm
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from anabranch.channel.channel import Channel
-from anabranch.channel.manifest import Manifest, Producer
+from anabranch.channel.manifest import Manifest, Part, Producer
+from anabranch.channel.parts import PartWriter
 from anabranch.clock import Clock
 from anabranch.errors import Corrupt, Deposed, Trimmed
 from anabranch.pacing import Instruction, PaceView, decide
 from anabranch.settings import Settings
-from anabranch.sources.source import Limit, Planner, Range, Source
+from anabranch.sources import epochs_decided_elsewhere
+from anabranch.sources.source import Limit, Planner, Range, Source, TakingPlanner
 
 _POSITION_EVERY = 50
 _ROLE = "pacer"
+# Numbers the parts that this process copies: a name is never used again, whichever pacer asks.
+_COPIES = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,7 @@ class Pacer:
         self._producer = Producer(_ROLE, run, generation)
         self._depth = depth
         self._limit = Limit(settings.largest_epoch_rows, settings.largest_epoch_bytes)
+        self._elsewhere = any(epochs_decided_elsewhere(paced.source) for paced in sources.values())
         self._planners: dict[str, Planner] = {}
         self._applied: dict[str, int] = {}
         self._last_claim_s = clock.steady_s()
@@ -96,8 +104,8 @@ class Pacer:
                     raise Corrupt(f"source {name!r} lacks epoch {epoch}, though {self.last_epoch} is there")
                 self._planners[name].apply(decided.planned or {})
                 self._applied[name] = epoch
-        if self.last_epoch >= 0:
-            self._claim(self.last_epoch, empty=False)
+        if self.last_epoch >= 0 and not self._claim(self.last_epoch, empty=False):
+            self.last_epoch -= 1
         self._empty_epochs_owed = self._owed()
 
     def close(self) -> None:
@@ -116,7 +124,8 @@ class Pacer:
         """Decide and, if so decided, claim one epoch."""
         now_s = self._clock.now_s()
         planners = self._planners.values()
-        waiting = any(planner.waiting(now_s) for planner in planners)
+        # An epoch that was decided elsewhere is taken when all sources have it.
+        waiting = (all if self._elsewhere else any)(planner.waiting(now_s) for planner in planners)
         if downstream.taken > self._taken[0]:
             self._taken = downstream.taken, self._clock.steady_s()
         instruction = decide(
@@ -134,22 +143,33 @@ class Pacer:
                 behind=downstream.behind,
                 patience_s=downstream.patience_s,
                 taken_s=self._taken[1],
+                elsewhere=self._elsewhere,
             ),
             self._settings,
         )
         if instruction in ("claim", "claim-empty"):
             with _unless_deposed():
-                self._claim(self.last_epoch + 1, empty=instruction == "claim-empty")
+                if not self._claim(self.last_epoch + 1, empty=instruction == "claim-empty"):
+                    return "wait"
         return instruction
 
-    def _claim(self, epoch: int, *, empty: bool) -> None:
-        """Claim an epoch for every source that lacks it; whoever claimed first decided."""
+    def _claim(self, epoch: int, *, empty: bool) -> bool:
+        """Claim an epoch for every source that lacks it; whoever claimed first decided.
+
+        False, and nothing is claimed, if it was decided elsewhere and cannot be had just now.
+        """
+        known = {name: paced.channel.manifest(epoch) for name, paced in self._sources.items()}
+        now_s = self._clock.now_s()
+        plans = {
+            name: {} if empty else self._planners[name].plan(now_s, self._limit)
+            for name, decided in known.items()
+            if decided is None
+        }
+        if self._elsewhere and not all(plans.values()):
+            return False
         any_rows = False
-        for name, paced in self._sources.items():
-            decided = paced.channel.manifest(epoch)
-            if decided is None:
-                planned = {} if empty else self._planners[name].plan(self._clock.now_s(), self._limit)
-                decided = self._release(paced.channel, epoch, planned)
+        for name, found in known.items():
+            decided = found or self._release(name, epoch, plans[name])
             if self._applied[name] < epoch:
                 # Whoever decided it, the next plan must follow it.
                 self._planners[name].apply(decided.planned or {})
@@ -160,16 +180,39 @@ class Pacer:
         self._empty_epochs_owed = self._depth if any_rows else max(0, self._empty_epochs_owed - 1)
         if epoch % _POSITION_EVERY == _POSITION_EVERY - 1:
             self.note_positions()
+        return True
 
-    def _release(self, channel: Channel, epoch: int, planned: Range) -> Manifest:
+    def _release(self, name: str, epoch: int, planned: Range) -> Manifest:
+        channel, planner = self._sources[name].channel, self._planners[name]
+        parts: tuple[Part, ...] = ()
+        rows = _known_rows(planned)
+        if planned and isinstance(planner, TakingPlanner):
+            parts = self._copied(channel, epoch, planner.taken(planned))
+            rows = sum(part.rows for part in parts)
         manifest = Manifest(
             epoch=epoch,
             producer=self._producer,
             released_s=self._clock.now_s(),
-            rows=_known_rows(planned),
+            rows=rows,
+            parts=parts,
             planned=planned,
+            incomplete=bool(planned.get("incomplete")),
         )
         return channel.release(manifest).manifest
+
+    def _copied(self, channel: Channel, epoch: int, rows: list[pa.RecordBatch]) -> tuple[Part, ...]:
+        """Write the rows of an epoch as a part, which nobody sees before the epoch is claimed."""
+        if not any(batch.num_rows for batch in rows):
+            return ()
+        path = channel.parts / f"{epoch}-{self._producer.run}-{self.generation}-{next(_COPIES)}.arrow"
+        writer = PartWriter(path, channel.spec.schema)
+        try:
+            for batch in rows:
+                writer.write(batch)
+            return (writer.close(),)
+        except BaseException:
+            writer.abandon()
+            raise
 
     def note_positions(self) -> None:
         """Note where every source stands after the last epoch; older notes but one go."""

@@ -29,7 +29,8 @@ class PaceView:
     `taken` is what the slowest first segment has released, `taken_s` when it had released the last epoch. `unkept`: a
     store has fallen behind for as many epochs as may be held for it. `behind` is by how many epochs a replica lags that
     should keep in step: it is as fast as the others, so one that is behind stays behind, and a takeover has to wait for
-    it. For `patience_s` it is given time to come to where they are.
+    it. For `patience_s` it is given time to come to where they are. `elsewhere`: epochs are decided elsewhere, and none
+    is made up here.
     """
 
     now_s: float
@@ -45,6 +46,7 @@ class PaceView:
     behind: int = 0
     patience_s: float = 0.0
     taken_s: float = 0.0
+    elsewhere: bool = False
 
 
 Instruction = Literal["claim", "claim-empty", "wait", "finish"]
@@ -62,11 +64,11 @@ def decide(view: PaceView, settings: Settings) -> Instruction:
         return "wait"
     if view.waiting:
         return "claim"
+    owed = view.empty_epochs_owed > 0 and not view.elsewhere
     if view.finishing:
-        return "claim-empty" if view.empty_epochs_owed > 0 else "finish"
-    if view.empty_epochs_owed > 0 and since_s >= EMPTY_AFTER_S:
-        return "claim-empty"
-    return "claim-empty" if since_s >= settings.longest_interval_s and view.last_epoch >= 0 else "wait"
+        return "claim-empty" if owed else "finish"
+    idle = since_s >= settings.longest_interval_s and view.last_epoch >= 0 and not view.elsewhere
+    return "claim-empty" if idle or (owed and since_s >= EMPTY_AFTER_S) else "wait"
 
 
 class Recent:

@@ -156,7 +156,7 @@ class Channel:
 
     def batches(self, manifest: Manifest) -> Iterator[pa.RecordBatch]:
         """Yield the rows of an epoch; a source's raw rows are read again from the source."""
-        if manifest.planned is not None:
+        if manifest.planned is not None and not manifest.parts:
             if manifest.planned and self._source is not None:
                 yield from self._source.read(manifest.planned)
             return

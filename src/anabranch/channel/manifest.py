@@ -53,6 +53,8 @@ class Producer:
 class Manifest:
     """One epoch. `rows` is None where a source only knows byte ranges; `planned` is None for a channel of parts.
 
+    A range with parts is one whose rows were copied when it was taken, because they may be gone later.
+
     `seen_ms` is the newest event time that each watermark of the segment saw in the epoch, `highest_ms` the newest that
     any of them ever saw. A `gap` was lost as a whole; of an `incomplete` epoch some rows may be missing or may have
     counted too little.
@@ -77,10 +79,10 @@ class Manifest:
         if self.epoch < 0 or self.late_rows < 0:
             msg = "a manifest counts from zero"
             raise ValueError(msg)
-        if self.planned is not None and self.parts:
-            msg = "a manifest holds a planned range or parts, not both"
+        if not self.planned and self.planned is not None and self.parts:
+            msg = "a manifest of an empty range has no parts"
             raise ValueError(msg)
-        if self.planned is None and self.rows != sum(part.rows for part in self.parts):
+        if (self.planned is None or self.parts) and self.rows != sum(part.rows for part in self.parts):
             msg = f"manifest of epoch {self.epoch} counts {self.rows} rows, its parts hold another number"
             raise ValueError(msg)
 

@@ -96,7 +96,7 @@ class _Epochs:
         parts: list[Part] = []
         for manifest in manifests:
             parts.extend(manifest.parts)
-            if manifest.planned:
+            if manifest.planned and not manifest.parts:
                 source = sources.from_spec(self._source_spec())
                 for planned in source.split(manifest.planned, ways):
                     min(ranges, key=len).append(planned)

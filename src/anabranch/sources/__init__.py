@@ -9,7 +9,8 @@ from anabranch.sources.csv import CsvFiles, read_csv
 from anabranch.sources.jsonl import JsonlFiles, read_jsonl
 from anabranch.sources.parquet import ParquetFiles, read_parquet
 from anabranch.sources.parsed import MALFORMED
-from anabranch.sources.source import Limit, Planner, Range, Source
+from anabranch.sources.replicas import ReplicaChannels, read_replicas
+from anabranch.sources.source import Limit, Planner, Range, Source, TakingPlanner
 from anabranch.sources.text import TextFiles, read_text
 from anabranch.sources.words import Words, generate_words
 
@@ -21,25 +22,35 @@ __all__ = [
     "ParquetFiles",
     "Planner",
     "Range",
+    "ReplicaChannels",
     "Source",
+    "TakingPlanner",
     "TextFiles",
     "Words",
+    "epochs_decided_elsewhere",
     "from_spec",
     "generate_words",
     "read_csv",
     "read_jsonl",
     "read_parquet",
+    "read_replicas",
     "read_text",
 ]
 
 _VERSION = 1
-_KINDS: dict[str, type[Words | TextFiles | JsonlFiles | CsvFiles | ParquetFiles]] = {
+_KINDS: dict[str, type[Words | TextFiles | JsonlFiles | CsvFiles | ParquetFiles | ReplicaChannels]] = {
     "words": Words,
     "text": TextFiles,
     "jsonl": JsonlFiles,
     "csv": CsvFiles,
     "parquet": ParquetFiles,
+    "replicas": ReplicaChannels,
 }
+
+
+def epochs_decided_elsewhere(source: Source) -> bool:
+    """Say whether a source comes in epochs that must be taken as they are."""
+    return isinstance(source, ReplicaChannels) and source.aligned
 
 
 def may_become(before: dict[str, Any] | None, after: dict[str, Any] | None) -> bool:

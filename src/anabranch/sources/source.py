@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -65,6 +65,15 @@ class Planner(Protocol):
 
     def snapshot(self) -> dict[str, Any]:
         """Return the position as JSON; `Source.planner(snapshot)` goes on from there."""
+        ...
+
+
+@runtime_checkable
+class TakingPlanner(Planner, Protocol):
+    """Plans an entry point: what it plans may be gone later, so its rows are copied before the epoch is claimed."""
+
+    def taken(self, planned: Range) -> list[pa.RecordBatch]:
+        """Return the rows of the range that was planned last."""
         ...
 
 
