@@ -21,6 +21,7 @@ from anabranch.launcher import (
     AWAY_S,
     MOST_DEATHS_WITHOUT_PROGRESS,
     RESTART_AFTER_S,
+    STARTING_NICENESS,
     STARTING_S,
     Fleet,
     Launcher,
@@ -67,6 +68,8 @@ class FakeProcesses:
 def processes(monkeypatch):
     fake = FakeProcesses()
     monkeypatch.setattr(launcher_module.subprocess, "Popen", fake)
+    fake.gave_way = []
+    monkeypatch.setattr(launcher_module, "give_way", lambda *told: fake.gave_way.append(told))
     return fake
 
 
@@ -313,10 +316,13 @@ def test_nodes_that_died_together_are_started_one_after_the_other(tmp_path, proc
     fleet.poll()
     fleet.poll()
     assert len(processes.started) == 5
-    up.add(processes.started[4].pid)
+    first = processes.started[4].pid
+    assert processes.gave_way == [(first, STARTING_NICENESS)]
+    up.add(first)
     fleet.poll()
     fleet.poll()
     assert len(processes.started) == 6
+    assert processes.gave_way[1:] == [(first, 0), (processes.started[5].pid, STARTING_NICENESS)]
     clock.advance(STARTING_S)
     fleet.poll()
     assert [process.code for process in processes.started] == [KILLED] * 3 + [None] * 4

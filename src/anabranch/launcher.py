@@ -20,12 +20,16 @@ from anabranch.ledger.directory import DirectoryLedger
 from anabranch.node_options import NodeOptions
 from anabranch.node_process import EXIT_CRASHED, encode_options, error_path
 from anabranch.presence import refuse_if_used, those_that_run
+from anabranch.processes import give_way
 from anabranch.work import Work
 
 # Where others go on, a node that died is started again after this long: starting takes the CPU that a takeover needs.
 RESTART_AFTER_S = 3.0
 # Nodes that died together are started one after the other: the next when the last is up, or after this long.
 STARTING_S = 60.0
+# What they do until then must not be noticed by those that go on.
+STARTING_NICENESS = 15
+_LOOK_AT_STARTING_S = 0.5
 # Errors that may be those of one machine: its files, its disk, its way to a sink or a store.
 LOCAL_ERRORS = frozenset(kind.exit_code for kind in (Corrupt, SinkError, StoreError))
 # A node that ended with one is tried again after this long, doubled up to the longest, while others go on.
@@ -181,6 +185,7 @@ class Fleet:
     ) -> None:
         self._clock = clock or SystemClock()
         self._up = up
+        self._look_again_s = 0.0
         # Nodes that ended with an error and have not been started again since.
         self.away: dict[int, NodeEnded] = {}
         rest_s = RESTART_AFTER_S if nodes > 1 else 0.0
@@ -211,7 +216,11 @@ class Fleet:
         tried again later. If it is the pipeline's, they will all have it in turn, and the last one ends the run.
         """
         running = 0
+        if self._clock.steady_s() >= self._look_again_s:
+            self._look_again_s = self._clock.steady_s() + _LOOK_AT_STARTING_S
+            self._look_at_starting()
         for number, (launcher, node) in enumerate(self._nodes):
+            restarts = node.restarts
             try:
                 goes_on = launcher.poll(node, self._nobody_starts)
             except NodeEnded as error:
@@ -220,6 +229,8 @@ class Fleet:
                 self.away[number] = error
                 launcher.postpone(node)
                 continue
+            if node.restarts > restarts and len(self._nodes) > 1:
+                give_way(node.process.pid, STARTING_NICENESS)
             if node.restart_at_s is None:
                 self.away.pop(number, None)
             running += goes_on and number not in self.away
@@ -227,13 +238,18 @@ class Fleet:
 
     def _nobody_starts(self) -> bool:
         """Say whether no node is just being started again: starting takes the CPU of those that go on."""
+        self._look_at_starting()
+        return all(node.starting_until_s is None for _, node in self._nodes)
+
+    def _look_at_starting(self) -> None:
+        """Find out which nodes that were started again are up by now, or have had time enough."""
         now_s = self._clock.steady_s()
-        starting = [node for _, node in self._nodes if (node.starting_until_s or 0.0) > now_s]
+        starting = [node for _, node in self._nodes if node.starting_until_s is not None]
         up = self._up(self._work) if starting else set()
         for node in starting:
-            if node.process.poll() is not None or node.process.pid in up:
+            if node.process.poll() is not None or node.process.pid in up or now_s >= (node.starting_until_s or 0.0):
                 node.starting_until_s = None
-        return all(node.starting_until_s is None for node in starting)
+                give_way(node.process.pid, 0)
 
     def terminate(self) -> None:
         """End every node at once."""

@@ -47,3 +47,13 @@ def kill_session(session: int) -> bool:
 def cpu_s(session: int) -> float:
     """Return the CPU time that a node and everything it started have used, ended children included."""
     return sum(sum(map(int, fields[11:15])) for _, fields in of_session(session)) / _TICKS_PER_S
+
+
+def give_way(session: int, niceness: int) -> None:
+    """Let a session of processes give way to other sessions, by a niceness from 0 to 19; 0 takes it back.
+
+    Linux shares the CPU between sessions first (`autogroup`), and whoever has lowered this may raise it again, which
+    holds for no niceness of processes. Where that is turned off, nothing happens.
+    """
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{session}/autogroup").write_text(str(niceness))
