@@ -3,7 +3,8 @@
 *Degrees*: rows a second, latency and CPU while nothing fails, for a stateless step (rows of 256 bytes) and a word count
 (Tanuwidjaja 2015, figures 8 and 9; Hwang 2009, table 5.1). *Kills*: k nodes are killed at the same moment; the longest
 time between two published epochs from then until all are back, beside the longest without a fault in the same run.
-*Slow*: one replica is stopped in bursts for nine tenths of the time; the latency of epochs with that, and without.
+*Slow*: one replica is stopped in bursts for nine tenths of the time; the latency of epochs with that, and without, and
+how long it takes to be in step again.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ _LOOK_S = 0.2
 # With how many epochs before a kill the time after it is compared.
 _CALM_EPOCHS = 30
 _BACK_TIMEOUT_S = 180.0
+# A replica that is no further behind than this takes part in the race.
+_IN_STEP_EPOCHS = 2
 _STOPPED_S, _RUNNING_S = 0.18, 0.02
 
 
@@ -68,7 +71,10 @@ def measure(options: KSafeOptions, report: Report, say: Callable[[str], None]) -
                 say(f"k={k}: {_told(line)}")
     if "slow" in options.parts:
         line = report.add(part="slow", k=1, **_slow(options))
-        say(f"one replica slow: p99 {line['slow_p99_s']} s instead of {line['p99_s']} s")
+        say(
+            f"one replica slow: p99 {line['slow_p99_s']} s instead of {line['p99_s']} s; it was "
+            f"{line['behind_epochs']} epochs behind, and in step {line['caught_up_s']} s after it was let go"
+        )
     return summary(report)
 
 
@@ -80,7 +86,11 @@ def summary(report: Report) -> dict[str, dict[str, float]]:
         if line["part"] == "degrees":
             found[f"k={line['k']}, {line['kind']}"] = {key: line[key] for key in _DEGREE}
         elif line["part"] == "slow":
-            found["one replica slow"] = {"p99_ratio": round(line["slow_p99_s"] / line["p99_s"], 2)}
+            found["one replica slow"] = {
+                "p99_ratio": round(line["slow_p99_s"] / line["p99_s"], 2),
+                "behind_epochs": line["behind_epochs"],
+                "caught_up_s": line["caught_up_s"],
+            }
     for k in sorted({line["k"] for line in lines if line["part"] == "kills"}):
         some = [line for line in lines if line["part"] == "kills" and line["k"] == k]
         kills = [line for line in some if "longest_s" in line]
@@ -170,16 +180,25 @@ def _back(subject: NodesSubject, killed_s: float) -> float:
 
 def _slow(options: KSafeOptions) -> dict[str, Any]:
     with _running(1, "windowed", options) as (subject, _):
-        found = {}
+        found: dict[str, Any] = {}
+        behind = 0
         for name, slowed in (("", False), ("slow_", True)):
             leader = subject.leader()
             (other,) = [session for session in subject.sessions() if session != leader]
             first = subject.last_epoch()
             with _bursts(other) if slowed else contextlib.nullcontext():
                 time.sleep(options.seconds)
+                behind = subject.behind()
             latencies = subject.latencies(first, subject.last_epoch())
             found[f"{name}latency_s"] = round(statistics.median(latencies), 3)
             found[f"{name}p99_s"] = _p99(latencies)
+        found["behind_epochs"] = behind
+        freed_s = time.time()
+        while subject.behind() > _IN_STEP_EPOCHS:
+            if time.time() > freed_s + _BACK_TIMEOUT_S:
+                raise AnabranchError(f"the slow replica did not catch up:\n{subject.log()}")
+            time.sleep(_LOOK_S)
+        found["caught_up_s"] = round(time.time() - freed_s, 1)
         return found
 
 

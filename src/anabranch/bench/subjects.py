@@ -163,6 +163,18 @@ class NodesSubject(Subject):
                     self._times[epoch] = manifest.released_s
         return [self._times[epoch] for epoch in sorted(self._times)]
 
+    def behind(self) -> int:
+        """Return by how many epochs the slowest replica is behind what is published; one that is mute has nothing."""
+        work = Work.open(self._work)
+        last = work.channel(self._unit).last_epoch()
+        epochs = [
+            unit["epoch"]
+            for node in nodes_of(work)
+            for unit in node["units"]
+            if unit["unit"] == self._unit and not unit["scratch"]
+        ]
+        return last - (min(epochs) if len(epochs) == self._count else -1)
+
     def sessions(self) -> list[int]:
         """Return the sessions of the nodes that are there."""
         return [node.pid for node in Work.open(self._work).announced()]
