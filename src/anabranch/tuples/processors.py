@@ -12,6 +12,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as spark
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from anabranch.errors import PipelineError
 from anabranch.sources.replicas import REPLICA
 from anabranch.tuples.deciding import Arrivals, released, windows
 
@@ -164,13 +165,24 @@ class Retries(StatefulProcessor):
         del key, timerValues
         highest = _value(self._highest)
         passing = []
-        # Where one number came twice in a micro-batch, any of the two is the first: they are copies.
-        for row in sorted(rows, key=lambda row: row[self._seqnum]):
+        for row in self._in_order(rows):
             if highest is None or row[self._seqnum] > highest:
                 highest = row[self._seqnum]
                 passing.append(Row(**{name: row[name] for name in self._names}))
-        self._highest.update((highest,))
+        if passing:
+            self._highest.update((highest,))
         yield from passing
+
+    def _in_order(self, rows: Iterator[Row]) -> list[Row]:
+        """Return rows by number; of those with the same, which should be copies, the same comes first every time."""
+        come = list(rows)
+        for row in come:
+            if row[self._seqnum] is None:
+                raise PipelineError(
+                    f"a row has no {self._seqnum!r}: {row.asDict()}",
+                    hint="leave out what has no number in a step before this one",
+                )
+        return sorted(come, key=lambda row: (row[self._seqnum], str(row)))
 
     def close(self) -> None:
         """Nothing is held."""

@@ -22,7 +22,8 @@ def first_arrivals(replicas: DataFrame, timestamp: str) -> DataFrame:
     """Return each row once, from whichever replica brought it first, with a watermark on `timestamp`.
 
     `replicas` comes from `read_replicas(…, aligned=False)`. A row that occurs several times in every replica comes out
-    as often. A row at or before a punctuation is a copy: the replica that punctuated has brought all until then.
+    as often. A row at or before a punctuation is a copy: the replica that punctuated has brought all until then. Rows
+    without a time are left out, as Spark's windows leave them out.
     """
     _need(replicas, timestamp, REPLICA, PUNCTUATION)
     own = [field for field in replicas.schema.fields if field.name not in (REPLICA, PUNCTUATION)]
