@@ -23,7 +23,8 @@ def first_arrivals(replicas: DataFrame, timestamp: str) -> DataFrame:
 
     `replicas` comes from `read_replicas(…, aligned=False)`. A row that occurs several times in every replica comes out
     as often. A row at or before a punctuation is a copy: the replica that punctuated has brought all until then. Rows
-    without a time are left out, as Spark's windows leave them out.
+    without a time are left out, as Spark's windows leave them out. A row that is late already where a replica publishes
+    it (windows and joins publish none) may get lost here, or not: drop it there, if it matters which.
     """
     _need(replicas, timestamp, REPLICA, PUNCTUATION)
     own = [field for field in replicas.schema.fields if field.name not in (REPLICA, PUNCTUATION)]
