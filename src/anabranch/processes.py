@@ -33,15 +33,20 @@ def kill_session(session: int) -> bool:
     """
     was_there = False
     for _ in range(_LOOKS):
-        groups = {int(fields[2]) for _, fields in of_session(session)}
-        if not groups:
+        if not signal_session(session, signal.SIGKILL):
             break
         was_there = True
-        for group in groups:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGKILL)
         time.sleep(_LOOK_S)
     return was_there
+
+
+def signal_session(session: int, sent: signal.Signals) -> bool:
+    """Send a signal to every process of a session, such as one that pauses it; say whether there was one."""
+    groups = {int(fields[2]) for _, fields in of_session(session)}
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, sent)
+    return bool(groups)
 
 
 def cpu_s(session: int) -> float:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import random
 import shutil
 import signal
@@ -32,7 +31,7 @@ from anabranch.bench.latency import Writer
 from anabranch.bench.report import Report, lines_of
 from anabranch.bench.subjects import NodesSubject
 from anabranch.errors import AnabranchError
-from anabranch.processes import cpu_s, kill_session, of_session
+from anabranch.processes import cpu_s, kill_session, signal_session
 
 PARTS = ("degrees", "kills", "slow")
 _STRATEGIES = ("none", "ksafe", "ksafe-2")
@@ -207,18 +206,13 @@ def _bursts(session: int) -> Iterator[None]:
     """Let the processes of a node run for a tenth of the time."""
     ending = threading.Event()
 
-    def signal_all(sent: signal.Signals) -> None:
-        for group in {int(fields[2]) for _, fields in of_session(session)}:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(group, sent)
-
     def run() -> None:
         while not ending.is_set():
-            signal_all(signal.SIGSTOP)
+            signal_session(session, signal.SIGSTOP)
             ending.wait(_STOPPED_S)
-            signal_all(signal.SIGCONT)
+            signal_session(session, signal.SIGCONT)
             ending.wait(_RUNNING_S)
-        signal_all(signal.SIGCONT)
+        signal_session(session, signal.SIGCONT)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
