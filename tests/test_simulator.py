@@ -98,8 +98,8 @@ VARIANTS = [
     Broken(
         "7 amnesia: epochs count as complete too early",
         "strategies/amnesia.py",
-        "self._lost = before_ms - self._span.ms <= self._high_ms",
-        "self._lost = before_ms <= self._high_ms - self._span.ms",
+        "self._lost = before_ms - self._span.ms <= self._lost_before_ms",
+        "self._lost = before_ms <= self._lost_before_ms - self._span.ms",
     ),
     Broken(
         "7 amnesia: what is given up is not published as a gap",

@@ -217,32 +217,73 @@ def test_senseless_arguments_are_refused(channel, works):
         sources.read_replicas(channel, *works)
 
 
+class Pacing:
+    """A pipeline that reads replicas, as far as pacing goes."""
+
+    def __init__(self, path, **replicas):
+        self.clock = ManualClock(1000.0)
+        self.sources = {name: source_of(*some) for name, some in replicas.items()}
+        self.channels = {
+            name: Channel.create(path / f"own-{name}", ChannelSpec(name, source.raw_schema(), source.spec()))
+            for name, source in self.sources.items()
+        }
+        self.generation = -1
+        self.begin()
+
+    def begin(self):
+        """Begin with a new pacer."""
+        self.generation += 1
+        paced = {name: PacedSource(source, self.channels[name]) for name, source in self.sources.items()}
+        settings = Settings(shortest_interval_s=0.0, longest_interval_s=1.0)
+        self.pacer = Pacer(paced, settings, self.clock, run="n1", generation=self.generation, depth=2)
+        self.pacer.resume()
+
+    def step(self):
+        self.clock.advance(10.0)
+        return self.pacer.step(Downstream(taken=self.pacer.last_epoch, received=self.pacer.last_epoch))
+
+    def words(self, name, epoch):
+        table = self.channels[name].table(epoch)
+        return None if table is None else table["word"].to_pylist()
+
+
 def test_what_is_taken_is_copied_before_it_is_claimed(two, tmp_path):
     """Replicas may vanish then; epochs are those of the replicas, and none is made up."""
     a, b = two
-    source = source_of(a, b)
-    own = Channel.create(tmp_path / "own", ChannelSpec("counts", source.raw_schema(), source.spec()))
-    clock = ManualClock(1000.0)
-    settings = Settings(shortest_interval_s=0.0, longest_interval_s=1.0)
-
-    def pacer(generation):
-        made = Pacer({"counts": PacedSource(source, own)}, settings, clock, run="n1", generation=generation, depth=2)
-        made.resume()
-        return made
-
-    first = pacer(0)
+    pacing = Pacing(tmp_path, counts=[a, b])
     a.publish("x").publish()
-    told = []
-    for _ in range(5):
-        clock.advance(10.0)
-        told.append(first.step(Downstream(taken=first.last_epoch, received=first.last_epoch)))
-    assert told == ["claim", "claim", "wait", "wait", "wait"]
+    assert [pacing.step() for _ in range(5)] == ["claim", "claim", "wait", "wait", "wait"]
     shutil.rmtree(a.work)
     b.publish("x").publish().publish("y")
-    second = pacer(1)
-    clock.advance(10.0)
-    assert second.step(Downstream(taken=1, received=1)) == "claim"
-    tables = [own.table(epoch) for epoch in range(3)]
-    assert [table["word"].to_pylist() for table in tables] == [["x"], [], ["y"]]
-    second.close()
-    assert second.step(Downstream(taken=2, received=2)) == "finish"
+    pacing.begin()
+    assert pacing.step() == "claim"
+    assert [pacing.words("counts", epoch) for epoch in range(3)] == [["x"], [], ["y"]]
+    pacing.pacer.close()
+    assert pacing.step() == "finish"
+
+
+def test_an_epoch_of_several_channels_is_taken_whole_or_not_at_all(two, tmp_path):
+    """One that cannot be read just now is waited for: with a hole in it, the two would never be aligned again."""
+    a, b = two
+    pacing = Pacing(tmp_path, left=[a], right=[b])
+    a.publish("x").publish("y")
+    assert pacing.step() == "wait"
+    b.publish("u").publish("v")
+    (torn,) = b.channel.parts.glob("0-*")
+    whole = torn.read_bytes()
+    torn.write_bytes(b"torn")
+    assert [pacing.step() for _ in range(2)] == ["wait", "wait"]
+    assert pacing.words("left", 0) is None
+    torn.write_bytes(whole)
+    assert pacing.step() == "claim"
+    # The second epoch was claimed for the first of them only, by a pacer that died.
+    pacing.channels["left"].release(Manifest(1, Producer("pacer", "n0", 0), 0.0, rows=None, planned={"epoch": 1}))
+    (torn,) = b.channel.parts.glob("1-*")
+    whole = torn.read_bytes()
+    torn.write_bytes(b"torn")
+    pacing.begin()
+    assert pacing.step() == "wait"
+    torn.write_bytes(whole)
+    assert pacing.step() == "claim"
+    assert pacing.words("right", 1) == ["v"]
+    assert pacing.pacer.last_epoch == 1

@@ -124,8 +124,9 @@ class Pacer:
         """Decide and, if so decided, claim one epoch."""
         now_s = self._clock.now_s()
         planners = self._planners.values()
-        # An epoch that was decided elsewhere is taken when all sources have it.
-        waiting = (all if self._elsewhere else any)(planner.waiting(now_s) for planner in planners)
+        # An epoch that was decided elsewhere is taken when all sources that lack it can have it.
+        lacking = [planner for name, planner in self._planners.items() if self._applied[name] <= self.last_epoch]
+        waiting = (all if self._elsewhere else any)(planner.waiting(now_s) for planner in lacking)
         if downstream.taken > self._taken[0]:
             self._taken = downstream.taken, self._clock.steady_s()
         instruction = decide(
