@@ -13,6 +13,7 @@ from anabranch.channel.manifest import Manifest, Producer
 from anabranch.channel.parts import PartWriter
 from anabranch.clock import ManualClock
 from anabranch.errors import PipelineError, SourceError
+from anabranch.keeper.surroundings import Surroundings
 from anabranch.pacer import Downstream, PacedSource, Pacer
 from anabranch.settings import Settings
 from anabranch.sources.source import Limit
@@ -287,3 +288,15 @@ def test_an_epoch_of_several_channels_is_taken_whole_or_not_at_all(two, tmp_path
     assert pacing.step() == "claim"
     assert pacing.words("right", 1) == ["v"]
     assert pacing.pacer.last_epoch == 1
+
+
+def test_copies_are_kept_with_the_versions_of_whoever_reads_them(two, tmp_path):
+    """Elsewhere the replicas may not be within reach, and another unit may not be as far."""
+    pacing = Pacing(tmp_path, counts=[two[0]])
+    two[0].publish("x").publish().publish("y")
+    for _ in range(3):
+        pacing.step()
+    output = Channel.create(tmp_path / "out", ChannelSpec("out", SCHEMA))
+    files = Surroundings(tmp_path, (pacing.channels["counts"],), output, ()).files(1)
+    (part,) = pacing.channels["counts"].manifest(0).parts
+    assert [path for path in files if "parts" in path] == [f"own-counts/parts/{part.name}"]

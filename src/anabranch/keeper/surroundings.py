@@ -1,7 +1,8 @@
 """What a version needs besides the checkpoint, so that a whole work directory can be rebuilt elsewhere.
 
 - what the directory was made with (`identity.json`) and the description of each channel;
-- the plan of every source up to the version's epoch: whoever goes on must not decide those epochs differently;
+- the plan of every source up to the version's epoch: whoever goes on must not decide those epochs differently; with the
+  rows, where they were copied;
 - the manifests and parts of the unit's output that a consumer may still need, and always the newest epoch; also those
   that wait to be published until this version is stored.
 
@@ -18,6 +19,7 @@ from pathlib import Path
 from anabranch.channel.channel import Channel
 from anabranch.errors import Trimmed
 from anabranch.ledger.directory import slot_name
+from anabranch.sources import copied
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Surroundings:
         for channel in self.sources:
             first = channel.ledger.floor() + 1
             found += [channel.path / "channel.json", *_slots(channel, range(first, epoch + 1))]
+            if copied(channel.spec.source):
+                found += _parts(channel, range(first, epoch + 1))
             positions = channel.path / "positions"
             found += [positions / name for name in os.listdir(positions) if name.isdigit() and int(name) <= epoch]
         needed = min([epoch - 1, *(self.output.safe(unit) for unit in self.consumers)])

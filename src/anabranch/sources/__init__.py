@@ -27,6 +27,7 @@ __all__ = [
     "TakingPlanner",
     "TextFiles",
     "Words",
+    "copied",
     "epochs_decided_elsewhere",
     "from_spec",
     "generate_words",
@@ -51,6 +52,11 @@ _KINDS: dict[str, type[Words | TextFiles | JsonlFiles | CsvFiles | ParquetFiles 
 def epochs_decided_elsewhere(source: Source) -> bool:
     """Say whether a source comes in epochs that must be taken as they are."""
     return isinstance(source, ReplicaChannels) and source.aligned
+
+
+def copied(spec: dict[str, Any] | None) -> bool:
+    """Say whether the rows of a source are copied into its channel when they are taken."""
+    return spec is not None and spec.get("kind") == "replicas"
 
 
 def may_become(before: dict[str, Any] | None, after: dict[str, Any] | None) -> bool:
