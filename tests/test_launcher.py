@@ -69,7 +69,7 @@ def processes(monkeypatch):
     fake = FakeProcesses()
     monkeypatch.setattr(launcher_module.subprocess, "Popen", fake)
     fake.gave_way = []
-    monkeypatch.setattr(launcher_module, "give_way", lambda *told: fake.gave_way.append(told))
+    monkeypatch.setattr(launcher_module, "give_way", lambda *told: fake.gave_way.append(told) or True)
     return fake
 
 

@@ -212,7 +212,7 @@ RULES = [
         "pacer.py",
         "        if self._elsewhere and not all(plans.values()):\n            return False\n",
         "",
-        "test_sources_replicas.py",
+        "test_replicas_paced.py",
     ),
     Without(
         "12 poison: the same error on two runs is not tried a third time",

@@ -135,8 +135,8 @@ VARIANTS = [
     Broken(
         "11 pacing: positions are noted one epoch ahead",
         "pacer.py",
-        "paced.channel.note_position(self.last_epoch,",
-        "paced.channel.note_position(self.last_epoch + 1,",
+        "paced.channel.note_position(self._applied[name],",
+        "paced.channel.note_position(self._applied[name] + 1,",
     ),
     Broken(
         "11 pacing: a range that another pacer decided is not followed",

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from anabranch import tuples
 from anabranch.errors import PipelineError
+from anabranch.tuples import steps
 from test_tuples import micro_batches, replica_streams
 
 pytestmark = pytest.mark.spark
@@ -181,14 +182,30 @@ def test_retries_of_producers_are_dropped(spark, tmp_path):
     assert bag(ran(tuples.drop_retries(stream), tmp_path), *schema.names) == Counter(truth)
 
 
+def test_nested_values_are_told_apart(spark):
+    """A hash that skips nulls inside of structs, and does not count elements, would take these for copies."""
+    pairs = [("struct(null, 5)", "struct(5, null)"), ("struct(array(1), array(2))", "struct(array(1, 2), array())")]
+    for one, other in pairs:
+        types = "struct<a: int, b: int>" if "array" not in one else "struct<a: array<int>, b: array<int>>"
+        query = " UNION ALL ".join(f"SELECT cast({value} as {types}) AS v" for value in (one, other))
+        rows = steps._identified(spark.sql(query), ["v"]).select(steps.ID).distinct()
+        assert rows.count() == 2, (one, other)
+
+
 def test_what_is_missing_is_named(spark):
     """A column that is not there, a window without rows, an order of everything."""
     plain = spark.createDataFrame([], "ts timestamp, word string")
     with pytest.raises(PipelineError, match="'replica'") as caught:
         tuples.first_arrivals(plain, "ts")
-    assert "aligned=False" in caught.value.hint
+    assert "timestamp=" in caught.value.hint
     with pytest.raises(PipelineError, match="no column 'when'"):
         tuples.in_order(plain, "when", by=["word"])
+    with pytest.raises(PipelineError, match="no timestamp"):
+        tuples.in_order(plain, "word", by=["ts"])
+    with pytest.raises(PipelineError, match="'position' already"):
+        tuples.in_order(plain.withColumnRenamed("word", "position"), "ts", by=["position"])
+    with pytest.raises(PipelineError, match="'rows' already"):
+        tuples.count_windows(plain.withColumnRenamed("word", "rows"), "ts", by=["rows"], size=2)
     with pytest.raises(PipelineError, match="agree in something"):
         tuples.in_order(plain, "ts", by=[])
     with pytest.raises(PipelineError, match="windows of 0 rows"):

@@ -6,7 +6,7 @@ channels made. So a mistake in the last step leaves nothing half-written behind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,23 @@ class Plan:
     built: BuiltSegment
 
 
+def with_known_columns(graph: Graph, work: Work) -> Graph:
+    """Give sources that find out their columns by themselves those that the work directory was made with.
+
+    What they were found out from may be out of reach by now.
+    """
+    sources = {}
+    for name, node in graph.sources.items():
+        path = work.channel_path(name)
+        if getattr(node.source, "schema", "") is None and (path / "channel.json").exists():
+            known = Channel.open(path).spec.source or {}
+            source: Any = node.source
+            sources[name] = replace(node, source=replace(source, schema=known.get("schema")))
+        else:
+            sources[name] = node
+    return replace(graph, sources=sources)
+
+
 class Assembly:
     """Builds the segments of one pipeline in one session."""
 
@@ -54,7 +71,7 @@ class Assembly:
             raise PipelineError(
                 f"source {max(elsewhere, key=elsewhere.__getitem__)!r} comes in epochs of its own, and "
                 f"{min(elsewhere, key=elsewhere.__getitem__)!r} does not",
-                hint="read replicas with aligned=False, or in a pipeline of their own",
+                hint="read rows of replicas (timestamp=…), or read them in a pipeline of their own",
             )
         known = self._work.identity() or {}
         for sink in self._graph.sinks.values() if sinks else ():

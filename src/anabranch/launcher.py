@@ -247,9 +247,9 @@ class Fleet:
         starting = [node for _, node in self._nodes if node.starting_until_s is not None]
         up = self._up(self._work) if starting else set()
         for node in starting:
-            if node.process.poll() is not None or node.process.pid in up or now_s >= (node.starting_until_s or 0.0):
+            over = node.process.pid in up or now_s >= (node.starting_until_s or 0.0)
+            if node.process.poll() is not None or (over and give_way(node.process.pid, 0)):
                 node.starting_until_s = None
-                give_way(node.process.pid, 0)
 
     def terminate(self) -> None:
         """End every node at once."""

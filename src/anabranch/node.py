@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch import metrics
 from anabranch.agent import Agent
-from anabranch.assembly import Assembly
+from anabranch.assembly import Assembly, with_known_columns
 from anabranch.channel.channel import Channel
 from anabranch.clock import Clock, SystemClock
 from anabranch.detector import Progress, ProgressWatch, Rounds
@@ -35,6 +35,7 @@ from anabranch.node_options import NodeOptions
 from anabranch.peers import Peers
 from anabranch.pipeline import Graph
 from anabranch.presence import refuse_if_used
+from anabranch.processes import give_way
 from anabranch.segments import Segment, consumers, cut, guarantees, override, strategies
 from anabranch.session import SessionOptions, build_session
 from anabranch.setup import Setup
@@ -67,6 +68,7 @@ class Node:
         protected = {} if options.replay else _protected(graph, segments, options)
         wanted = {} if options.replay else guarantees(graph, segments)
         self._work = Work.create(options.work)
+        graph = with_known_columns(graph, self._work)
         self._life = uuid.uuid4().hex
         self._setup = Setup(
             graph, segments, consumers(graph, segments), protected, self._work, options, self._clock, self._life, wanted
@@ -119,6 +121,8 @@ class Node:
         self._hosting = hosting
         self._leading = leading = Leading(self._setup, self._peers, leases, hosting, self._takeovers)
         self._phase = "running"
+        # Whoever started it may be gone by now.
+        give_way(os.getsid(0), 0)
         self._setup.note("started", node=self._options.name, pid=os.getpid())
         last = max(hosting.channels[name].last_epoch() for name in self._setup.graph.sources)
         in_order = False

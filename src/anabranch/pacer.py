@@ -138,7 +138,8 @@ class Pacer:
                 received=downstream.received,
                 waiting=waiting,
                 backlogged=waiting and any(planner.backlogged(now_s, self._limit) for planner in planners),
-                finishing=not waiting and all(planner.ended(now_s) for planner in planners),
+                # What was decided elsewhere ends with the source that ends first.
+                finishing=not waiting and (any if self._elsewhere else all)(p.ended(now_s) for p in lacking),
                 empty_epochs_owed=self._empty_epochs_owed,
                 unkept=downstream.unkept,
                 behind=downstream.behind,
@@ -216,9 +217,11 @@ class Pacer:
             raise
 
     def note_positions(self) -> None:
-        """Note where every source stands after the last epoch; older notes but one go."""
+        """Note where every source stands after its last epoch; older notes but one go."""
         for name, paced in self._sources.items():
-            paced.channel.note_position(self.last_epoch, self._planners[name].snapshot())
+            # Its own epoch: of one that was claimed for some sources only, these are past it.
+            if self._applied[name] >= 0:
+                paced.channel.note_position(self._applied[name], self._planners[name].snapshot())
 
     def _owed(self) -> int:
         """Count how many empty epochs are still to follow the last rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import time
@@ -54,11 +55,15 @@ def cpu_s(session: int) -> float:
     return sum(sum(map(int, fields[11:15])) for _, fields in of_session(session)) / _TICKS_PER_S
 
 
-def give_way(session: int, niceness: int) -> None:
+def give_way(session: int, niceness: int) -> bool:
     """Let a session of processes give way to other sessions, by a niceness from 0 to 19; 0 takes it back.
 
     Linux shares the CPU between sessions first (`autogroup`), and whoever has lowered this may raise it again, which
-    holds for no niceness of processes. Where that is turned off, nothing happens.
+    holds for no niceness of processes. Where that is turned off, nothing happens. False if it has to be tried again:
+    Linux takes ten such changes a second.
     """
-    with contextlib.suppress(OSError):
+    try:
         Path(f"/proc/{session}/autogroup").write_text(str(niceness))
+    except OSError as error:
+        return error.errno != errno.EAGAIN
+    return True

@@ -175,6 +175,7 @@ class Replicas:
             self._give_up(name, generation, how.gaps)
         if how.use == "standby" and standby is not None:
             del self.standbys[name]
+            self._store_away_until_s.pop(name, None)
             if standby.empty:
                 standby.unit.begin_after(how.after, compare_from=how.compare_from, lost=how.lost)
             standby.unit.promote(generation, how)

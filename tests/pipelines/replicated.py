@@ -54,7 +54,7 @@ elif STAGE == "aligned":
 
     pipe.sink(final, ab.parquet("out"))
 else:
-    copies = pipe.source("passed", ab.read_replicas("passed", *REPLICAS, aligned=False))
+    copies = pipe.source("passed", ab.read_replicas("passed", *REPLICAS, timestamp="ts"))
 
     @pipe.step(copies)
     def final(copies: DataFrame) -> DataFrame:

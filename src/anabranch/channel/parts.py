@@ -70,8 +70,9 @@ class PartWriter:
 
     def abandon(self) -> None:
         """Remove a part that will not be finished, such as one that hit a full disk."""
-        os.close(self._file._descriptor)  # noqa: SLF001  same module; an fsync would fail again
-        self._file.closed = True
+        if not self._file.closed:
+            os.close(self._file._descriptor)  # noqa: SLF001  same module; an fsync would fail again
+            self._file.closed = True
         self._path.unlink(missing_ok=True)
 
 

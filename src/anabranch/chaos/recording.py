@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ class Recorder:
                 for epoch in range(mine.last_epoch() + 1, channel.last_epoch() + 1):
                     manifest = channel.manifest(epoch)
                     if manifest is not None:
+                        for part in manifest.parts:
+                            shutil.copyfile(channel.parts / part.name, mine.parts / part.name)
                         mine.release(manifest)
                         for piece in (manifest.planned or {}).get("pieces", []):
                             self._pieces[name][piece["file"]] = piece

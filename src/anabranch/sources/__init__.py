@@ -63,12 +63,14 @@ def may_become(before: dict[str, Any] | None, after: dict[str, Any] | None) -> b
     """Say whether a source may go on as another. Pure.
 
     Only what does not change the rows that were already taken may differ: malformed rows may be diverted from now on,
-    for until now there were none.
+    for until now there were none; replicas may be elsewhere, and there may be more of them.
     """
     if before == after:
         return True
     if before is None or after is None:
         return False
+    if before.get("kind") == "replicas":
+        return {**before, "works": after.get("works")} == after and len(after["works"]) >= len(before["works"])
     return {**before, "malformed": "divert"} == after and before.get("malformed") == "fail"
 
 

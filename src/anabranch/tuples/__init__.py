@@ -2,7 +2,7 @@
 
 Replicas that run on their own, over the same rows, give the same rows in another order, cut into other epochs. What
 they share is a *punctuation*: a point in event time that no later row of a replica is at or before; it is the replica's
-watermark. `read_replicas(…, aligned=False)` brings the rows of all of them together with their punctuations.
+watermark. `read_replicas(…, timestamp=…)` brings the rows of all of them together with their punctuations.
 
 - `first_arrivals` (algorithm 3) passes every row on once, from whichever replica brings it first, without waiting.
 - Filters, maps and unions need nothing: each row is for itself.

@@ -13,12 +13,10 @@ from pyspark.sql import types as spark
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from anabranch.errors import PipelineError
-from anabranch.sources.replicas import REPLICA
+from anabranch.sources.replica_planners import REPLICA
 from anabranch.tuples.deciding import Arrivals, released, windows
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from pyspark.sql.streaming.stateful_processor import (
         ExpiredTimerInfo,
         StatefulProcessorHandle,
@@ -28,14 +26,15 @@ if TYPE_CHECKING:
 
 # The column that tells rows of different content apart.
 ID = "__anabranch_id"
+# Their time in microseconds: a datetime in Python would be one of the machine's time zone.
+AT = "__anabranch_at"
 
 
 class FirstArrivals(StatefulProcessor):
     """One bucket of rows."""
 
-    def __init__(self, names: list[str], timestamp: str) -> None:
+    def __init__(self, names: list[str]) -> None:
         self._names = names
-        self._timestamp = timestamp
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._noted = handle.getValueState("arrivals", "noted string")
@@ -51,7 +50,7 @@ class FirstArrivals(StatefulProcessor):
         passing = [
             Row(**{name: row[name] for name in self._names})
             for row in rows
-            if arrivals.first(row[ID], _micros(row[self._timestamp]), row[REPLICA])
+            if arrivals.first(row[ID], row[AT], row[REPLICA])
         ]
         arrivals.forget(timerValues.getCurrentWatermarkInMs() * 1000)
         noted = arrivals.noted()
@@ -90,7 +89,7 @@ class InOrder(StatefulProcessor):
         timerValues: TimerValues,  # noqa: N803
     ) -> Iterator[Row]:
         del key, timerValues
-        come = [tuple(row[name] for name in [*self._names, ID]) for row in rows]
+        come = [tuple(row[name] for name in [*self._names, AT, ID]) for row in rows]
         if come:
             self._waiting.appendList(come)
             self._ring(come)
@@ -134,7 +133,7 @@ class InOrder(StatefulProcessor):
         self._handle.registerTimer(-(-min(self._when(row)[0] for row in rows) // 1000))
 
     def _when(self, row: tuple[Any, ...]) -> tuple[int, str]:
-        return _micros(row[self._names.index(self._timestamp)]), row[-1]
+        return row[-2], row[-1]
 
     def _named(self, row: tuple[Any, ...]) -> dict[str, Any]:
         return dict(zip(self._names, row, strict=False))
@@ -191,7 +190,3 @@ class Retries(StatefulProcessor):
 def _value(state: ValueState) -> Any:  # noqa: ANN401  whatever was put there
     held = state.get()
     return None if held is None else held[0]
-
-
-def _micros(moment: datetime) -> int:
-    return round(moment.timestamp() * 1_000_000)

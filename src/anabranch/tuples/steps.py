@@ -9,30 +9,30 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark
 
 from anabranch.errors import PipelineError
-from anabranch.sources.replicas import PUNCTUATION, REPLICA
-from anabranch.tuples.processors import ID, FirstArrivals, InOrder, Retries
+from anabranch.sources.replica_planners import PUNCTUATION, REPLICA
+from anabranch.tuples.processors import AT, ID, FirstArrivals, InOrder, Retries
 
 _BUCKET = "__anabranch_bucket"
 # State of one key is loaded and stored as a whole: few enough for large batches, enough for a few cores.
 _BUCKETS = 8
 _SECOND_SEED = 7
+_NESTED = (spark.StructType, spark.ArrayType, spark.MapType)
 
 
 def first_arrivals(replicas: DataFrame, timestamp: str) -> DataFrame:
     """Return each row once, from whichever replica brought it first, with a watermark on `timestamp`.
 
-    `replicas` comes from `read_replicas(…, aligned=False)`. A row that occurs several times in every replica comes out
+    `replicas` comes from `read_replicas(…, timestamp=…)`. A row that occurs several times in every replica comes out
     as often. A row at or before a punctuation is a copy: the replica that punctuated has brought all until then. Rows
-    without a time are left out, as Spark's windows leave them out. A row that is late already where a replica publishes
-    it (windows and joins publish none) may get lost here, or not: drop it there, if it matters which.
+    without a time are left out, as Spark's windows leave them out.
     """
-    _need(replicas, timestamp, REPLICA, PUNCTUATION)
+    _need_time(replicas, timestamp, REPLICA, PUNCTUATION)
     own = [field for field in replicas.schema.fields if field.name not in (REPLICA, PUNCTUATION)]
     names = [field.name for field in own]
-    shown = _identified(_punctuated(replicas, timestamp), names)
+    shown = _identified(_punctuated(replicas, timestamp), names).withColumn(AT, F.unix_micros(timestamp))
     buckets = shown.withColumn(_BUCKET, F.pmod(F.xxhash64(ID), F.lit(_BUCKETS))).groupBy(_BUCKET)
     return buckets.transformWithState(
-        FirstArrivals(names, timestamp), spark.StructType(own), "Append", "EventTime", eventTimeColumnName=timestamp
+        FirstArrivals(names), spark.StructType(own), "Append", "EventTime", eventTimeColumnName=timestamp
     )
 
 
@@ -42,7 +42,7 @@ def join(left: DataFrame, right: DataFrame, *, on: Sequence[str], within: str, t
     Both sides have a watermark on `timestamp`. Columns of the right side that are not in `on` must have other names.
     """
     for side in (left, right):
-        _need(side, timestamp, *on)
+        _need_time(side, timestamp, *on)
     twice = (set(left.columns) & set(right.columns)) - {*on, timestamp}
     if twice:
         raise PipelineError(f"both sides of a join have a column {min(twice)!r}", hint="rename it on one side")
@@ -81,7 +81,7 @@ def count_windows(
     slide = size if slide is None else slide
     if size < 1 or slide < 1:
         raise PipelineError(f"windows of {size} rows every {slide} rows make no sense", hint="give numbers above zero")
-    own = _ordered_columns(rows, timestamp, by)
+    own = _ordered_columns(rows, timestamp, by, size)
     shape = spark.StructType(
         [
             *(field for field in own if field.name in by),
@@ -119,8 +119,12 @@ def _punctuated(replicas: DataFrame, timestamp: str) -> DataFrame:
 
 def _identified(rows: DataFrame, names: Sequence[str]) -> DataFrame:
     """Add what tells rows of different content apart: 128 bits, which nulls count for."""
-    columns = [F.col(f"`{name}`") for name in names]
-    flags = [column.isNull() for column in columns]
+    # Spark's hash skips nulls inside nested values, and does not count the elements of arrays; text shows both.
+    nested = {field.name for field in rows.schema.fields if isinstance(field.dataType, _NESTED)}
+    plain = {name: F.col(f"`{name}`") for name in names}
+    shown = {"ignoreNullFields": "false"}
+    columns = [F.to_json(F.struct(column), shown) if name in nested else column for name, column in plain.items()]
+    flags = [column.isNull() for column in plain.values()]
     halves = [F.xxhash64(*columns, *flags), F.xxhash64(F.lit(_SECOND_SEED), *columns, *flags)]
     return rows.withColumn(ID, F.concat(*(F.lpad(F.hex(half), 16, "0") for half in halves)))
 
@@ -129,17 +133,31 @@ def _in_order(
     rows: DataFrame, timestamp: str, by: Sequence[str], shape: spark.StructType, window: tuple[int, int] | None
 ) -> DataFrame:
     names = list(rows.columns)
-    own = spark.StructType([*rows.schema.fields, spark.StructField(ID, spark.StringType())])
+    more = [spark.StructField(AT, spark.LongType()), spark.StructField(ID, spark.StringType())]
+    own = spark.StructType([*rows.schema.fields, *more])
     processor = InOrder(names, timestamp, list(by), own, window)
-    groups = _identified(rows, names).groupBy(*by)
+    timed = rows.where(F.col(timestamp).isNotNull()).withColumn(AT, F.unix_micros(timestamp))
+    groups = _identified(timed, names).groupBy(*by)
     return groups.transformWithState(processor, shape, "Append", "EventTime", eventTimeColumnName=timestamp)
 
 
-def _ordered_columns(rows: DataFrame, timestamp: str, by: Sequence[str]) -> list[spark.StructField]:
-    _need(rows, timestamp, *by)
+def _ordered_columns(
+    rows: DataFrame, timestamp: str, by: Sequence[str], window: int | None = None
+) -> list[spark.StructField]:
+    added = {"position"} if window is None else {"first", "last", "rows"}
+    _need_time(rows, timestamp, *by)
     if not by:
         raise PipelineError("there is an order only among rows that agree in something", hint="name columns: by=[…]")
+    taken = (set(rows.columns) if window is None else set(by)) & added
+    if taken:
+        raise PipelineError(f"there is a column {min(taken)!r} already", hint="rename it before this step")
     return list(rows.schema.fields)
+
+
+def _need_time(frame: DataFrame, timestamp: str, *names: str) -> None:
+    _need(frame, timestamp, *names)
+    if not isinstance(frame.schema[timestamp].dataType, spark.TimestampType):
+        raise PipelineError(f"column {timestamp!r} is no timestamp", hint="name the column of the event time")
 
 
 def _need(frame: DataFrame, *names: str) -> None:
@@ -147,7 +165,7 @@ def _need(frame: DataFrame, *names: str) -> None:
     if missing:
         raise PipelineError(
             f"there is no column {missing[0]!r} among {', '.join(frame.columns)}",
-            hint=f"{REPLICA!r} and {PUNCTUATION!r} come from ab.read_replicas(…, aligned=False)"
+            hint=f"{REPLICA!r} and {PUNCTUATION!r} come from ab.read_replicas(…, timestamp=…)"
             if missing[0] in (REPLICA, PUNCTUATION)
             else "name a column that is there",
         )
