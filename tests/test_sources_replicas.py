@@ -177,7 +177,7 @@ def test_senseless_arguments_are_refused(channel, works):
     ("published", "says"),
     [
         ({"at_us": 5_000}, "at or before the watermark"),
-        ({"seen_ms": ()}, "no watermark"),
+        ({"seen_ms": (), "watermark_ms": None}, "no watermark"),
         ({"gap": True, "words": ()}, "incomplete"),
     ],
 )
@@ -185,7 +185,7 @@ def test_rows_of_which_copies_could_not_be_told_are_refused(two, published, says
     """A time that the watermark has passed, such as the beginning of a window, would make all rows look like copies."""
     two[0].publish("x", watermark_ms=5)
     words = published.pop("words", ("y",))
-    two[0].publish(*words, watermark_ms=6, **published)
+    two[0].publish(*words, **{"watermark_ms": 6, **published})
     planner = source_of(*two, timestamp="ts").planner()
     with pytest.raises(SourceError, match=says):
         planner.plan(0.0, LIMIT)

@@ -262,7 +262,10 @@ class TuplePlanner:
                 f"{where} is incomplete: nobody knows which rows it lacks",
                 hint="protect the replicas with a strategy that loses nothing",
             )
-        if manifest.rows and not manifest.seen_ms:
+        # The first epochs of a step with a watermark have none yet; with state it tells what times its watermarks saw,
+        # without state what times its rows have.
+        watermarked = manifest.watermark_ms is not None or manifest.event_time_us is not None or manifest.seen_ms
+        if manifest.rows and not watermarked:
             raise SourceError(
                 f"{where} has no watermark, so it could never be told up to when all rows have come",
                 hint="give the step one: withWatermark(…)",
