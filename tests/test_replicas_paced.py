@@ -69,6 +69,21 @@ def test_what_is_taken_is_copied_before_it_is_claimed(two, tmp_path):
     assert pacing.step() == "finish"
 
 
+def test_what_is_done_without_is_told(two, tmp_path):
+    """For people to read, and gone when it is back."""
+    a, b = two
+    pacing = Pacing(tmp_path, counts=[a, b])
+    a.publish("x")
+    assert pacing.step() == "claim"
+    assert pacing.pacer.without() == {}
+    b.work.rename(tmp_path / "unmounted")
+    pacing.step()
+    assert pacing.pacer.without() == {"counts": [str(b.work)]}
+    (tmp_path / "unmounted").rename(b.work)
+    pacing.step()
+    assert pacing.pacer.without() == {}
+
+
 def test_an_epoch_of_several_channels_is_taken_whole_or_not_at_all(two, tmp_path):
     """One that cannot be read just now is waited for: with a hole in it, the two would never be aligned again."""
     a, b = two

@@ -141,6 +141,7 @@ def test_a_replica_that_trimmed_what_was_not_read_is_left_out(two):
     planner = source_of(a, b, timestamp="ts").planner()
     assert words(taken(planner)[1]) == ["x"]
     assert not planner.waiting(0.0)
+    assert planner.without(0.0) == [f"{a.work}, for good"]
     lonely = source_of(a, timestamp="ts").planner()
     with pytest.raises(SourceError, match="trimmed what was not read yet"):
         lonely.waiting(0.0)

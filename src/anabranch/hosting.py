@@ -43,6 +43,8 @@ from anabranch.workshop import Workshop
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# How often it is looked whether every replica that is read can be.
+_LOOK_FOR_REPLICAS_S = 5.0
 _PACE_POLL_S = 0.01
 # How long a pacer that found another's work waits before it looks whether the role is still its own.
 _PACE_AGAIN_S = 0.5
@@ -276,7 +278,16 @@ class Hosting:
 
     def _pace_until_finished(self, pacer: Pacer, ended: threading.Event) -> None:
         stopping = False
+        told: dict[str, list[str]] = {}
+        looked_s = self._setup.clock.steady_s()
         while self._stop() != "now" and not ended.is_set():
+            if self._setup.clock.steady_s() - looked_s >= _LOOK_FOR_REPLICAS_S:
+                looked_s = self._setup.clock.steady_s()
+                without = pacer.without()
+                for name in {*told, *without}:
+                    if told.get(name) != without.get(name):
+                        self._setup.note("replicas", source=name, without=without.get(name, []))
+                told = without
             if self._stop() == "drain" and not stopping:
                 stopping = True
                 pacer.stop_taking()

@@ -216,6 +216,12 @@ class Pacer:
             writer.abandon()
             raise
 
+    def without(self) -> dict[str, list[str]]:
+        """Return what sources do without just now, of several places that have the same."""
+        now_s = self._clock.now_s()
+        taking = {name: planner for name, planner in self._planners.items() if isinstance(planner, TakingPlanner)}
+        return {name: missing for name, planner in taking.items() if (missing := planner.without(now_s))}
+
     def note_positions(self) -> None:
         """Note where every source stands after its last epoch; older notes but one go."""
         for name, paced in self._sources.items():

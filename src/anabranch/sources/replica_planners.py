@@ -69,6 +69,9 @@ class AlignedPlanner:
         """Return the rows of the range that was planned last."""
         return _just_taken(self._taken, planned)
 
+    def without(self, now_s: float) -> list[str]:
+        return [str(replica) for replica in self._replicas if replica.is_away(now_s)]
+
     def apply(self, planned: Range) -> None:
         if not planned:
             return
@@ -172,6 +175,11 @@ class TuplePlanner:
     def taken(self, planned: Range) -> list[pa.RecordBatch]:
         """Return the rows of the range that was planned last."""
         return _just_taken(self._taken, planned)
+
+    def without(self, now_s: float) -> list[str]:
+        lost = {number: f"{self._replicas[number]}, for good" for number in self._lost}
+        away = {number: str(one) for number, one in enumerate(self._replicas) if one.is_away(now_s)}
+        return [(away | lost)[number] for number in sorted(away | lost)]
 
     def apply(self, planned: Range) -> None:
         for stretch in planned.get("stretches", []):

@@ -76,6 +76,10 @@ class TakingPlanner(Planner, Protocol):
         """Return the rows of the range that was planned last."""
         ...
 
+    def without(self, now_s: float) -> list[str]:
+        """Return what it does without just now, of several places that have the same, for people to read."""
+        ...
+
 
 class Source(Protocol):
     """A replayable input."""
