@@ -86,7 +86,7 @@ class Publishing:
         """Begin with the state after an epoch, which may be incomplete."""
         self._epoch = epoch
         self._highest_ms = self._highest_until(epoch)
-        known = self._release.published(epoch) if epoch >= 0 else None
+        known = self._known_from(epoch) if epoch >= 0 else None
         lost = known is not None and (known.gap or known.incomplete)
         self._completeness = Completeness(self._span, lost=lost, highest_ms=self._highest_ms)
 
@@ -99,6 +99,16 @@ class Publishing:
             self.whole_since = None
             self._begins_lost = True
         self._completeness = Completeness(self._span, lost=lost and epoch >= 0, highest_ms=self._highest_ms)
+
+    def _known_from(self, epoch: int) -> Manifest | None:
+        """Return what is published of an epoch, or of the first one after it that is not trimmed; None if nothing is.
+
+        Where state never expires, what is incomplete stays so: a later epoch tells it as well.
+        """
+        last = self._release.last_published()
+        while (known := self._release.published(epoch)) is None and epoch < last:
+            epoch += 1
+        return known
 
     def _highest_until(self, epoch: int) -> int | None:
         """Return the newest event time up to an epoch, as far as anyone knows: gaps know none."""
