@@ -56,15 +56,20 @@ def check_doctor(checkpoint):
     """The doctor finds nothing in what Spark wrote, and finds a flipped bit in any changelog or snapshot it needs."""
     assert [finding for finding in look_at_checkpoint(checkpoint) if finding.severity == "damage"] == []
     batch_id = last_commit(checkpoint).batch_id
-    files = CommitContents(checkpoint).files(batch_id)
-    needed = [checkpoint / path for path in files if path.endswith((".changelog", ".zip"))]
-    assert needed
-    for path in needed:
+
+    def needed():
+        """Spark may still write a snapshot after the query has ended; then what lies before it is of no use."""
+        files = CommitContents(checkpoint).files(batch_id)
+        return [checkpoint / path for path in files if path.endswith((".changelog", ".zip"))]
+
+    assert needed()
+    for path in needed():
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 4
         whole = path.read_bytes()
         path.write_bytes(content)
-        assert any(finding.severity == "damage" for finding in look_at_checkpoint(checkpoint)), path
+        noticed = any(finding.severity == "damage" for finding in look_at_checkpoint(checkpoint))
+        assert noticed or path not in needed(), path
         path.write_bytes(whole)
 
 
