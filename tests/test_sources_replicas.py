@@ -7,6 +7,7 @@ import pytest
 
 from anabranch import sources
 from anabranch.channel.channel import Channel, ChannelSpec
+from anabranch.channel.manifest import Manifest, Producer
 from anabranch.errors import Corrupt, PipelineError, SourceError
 from anabranch.sources import replica
 from replicas_elsewhere import LIMIT, SCHEMA, Replica, source_of, taken, words
@@ -250,6 +251,14 @@ def test_sources_of_other_pipelines_are_refused(tmp_path):
     Channel.create(path, ChannelSpec("counts", SCHEMA, sources.generate_words().spec()))
     with pytest.raises(PipelineError, match="is a source of"):
         sources.read_replicas("counts", tmp_path / "a").check()
+
+
+def test_a_source_that_comes_to_be_later_gives_no_rows_in_silence(two):
+    """When this pipeline began, it was not there to be looked at."""
+    planned = Manifest(0, Producer("pacer", "n0", 0), 0.0, rows=100, planned={"start": 0, "end": 100})
+    two[0].channel.release(planned)
+    with pytest.raises(SourceError, match="is a source of"):
+        source_of(*two).planner().plan(0.0, LIMIT)
 
 
 def test_a_timestamp_must_be_there(two):

@@ -65,6 +65,11 @@ class Replica:
 
     def rows(self, manifest: Manifest) -> list[pa.RecordBatch]:
         """Return the rows of an epoch, checked."""
+        if manifest.planned and not manifest.parts and manifest.rows != 0:
+            raise SourceError(
+                f"{self.place.name!r} is a source of {self}: its rows are where it has them from",
+                hint="read what a step publishes",
+            )
         read = [batch for part in manifest.parts for batch in read_part(self.place / "parts", part)]
         return [_fitted(batch, self._schema, self.place) for batch in read]
 
