@@ -19,7 +19,7 @@ class Run:
     origin: tuple[str, int] = ("", -1)
     owner: str = "node-1"
     scratch: bool = False
-    whole_since: int = ALWAYS
+    whole_since: int | None = ALWAYS
 
     def committed(self):
         return self.epoch
@@ -54,6 +54,15 @@ def test_a_state_older_than_what_is_published_gives_way_to_a_store():
     assert chosen(Output(1), [behind], kept) is kept
     level = Run("r4", 1, origin=("r1", 1))
     assert chosen(Output(1), [behind, level], kept) is level
+
+
+def test_a_run_that_began_without_state_is_gone_on_from_once_it_has_the_right_one():
+    """Before that, windows are open of which it has seen a part only; amnesia may never come to the right state."""
+    whole = Run("r1", 3)
+    assert chosen(None, [whole, Run("r2", 5, whole_since=6)]) is whole
+    assert chosen(None, [whole, Run("r2", 5, whole_since=None)]) is whole
+    caught_up = Run("r2", 6, whole_since=6)
+    assert chosen(None, [whole, caught_up]) is caught_up
 
 
 def test_where_nothing_is_published_nothing_is_contradicted():

@@ -166,6 +166,13 @@ RULES = [
         "test_choosing.py",
     ),
     Without(
+        "9 versions: a state that is not whole is not gone on from",
+        "choosing.py",
+        "    whole = since is not None and epoch >= since\n",
+        "    whole = True\n",
+        "test_choosing.py",
+    ),
+    Without(
         "9 versions: files of an earlier start of the system stay such when they are linked",
         "runs.py",
         "    if before.boot is not None:",

@@ -127,12 +127,6 @@ VARIANTS = [
         "",
     ),
     Broken(
-        "9 versions: a state that is not whole is gone on from",
-        "choosing.py",
-        "    whole = since is not None and epoch >= since\n",
-        "    whole = True\n",
-    ),
-    Broken(
         "11 pacing: positions are noted one epoch ahead",
         "pacer.py",
         "paced.channel.note_position(self._applied[name],",

@@ -12,6 +12,7 @@ from anabranch.simulator.history import Verdict, run
 
 # Not 1, with which Python ends when something went wrong in the simulator itself.
 BROKEN = 3
+_TELL_EVERY = 10_000
 
 
 def main() -> int:
@@ -28,9 +29,12 @@ def main() -> int:
     with multiprocessing.Pool(options.jobs) as pool:
         for verdict in pool.imap_unordered(run, seeds, chunksize=8):
             done, faults = done + 1, faults + verdict.faults
+            if done % _TELL_EVERY == 0:
+                sys.stderr.write(f"{done} of {len(seeds)} histories, {broken} broken\n")
             if not verdict.held:
                 broken += 1
                 sys.stdout.write(json.dumps(_told(verdict)) + "\n")
+                sys.stdout.flush()
                 if options.until_broken:
                     break
     took_s = time.monotonic() - began_s
