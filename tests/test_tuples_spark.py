@@ -12,7 +12,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from anabranch import tuples
 from anabranch.errors import PipelineError
-from anabranch.tuples import steps
 from test_tuples import micro_batches, replica_streams
 
 pytestmark = pytest.mark.spark
@@ -180,16 +179,6 @@ def test_retries_of_producers_are_dropped(spark, tmp_path):
     ddl = "source string, primary string, seqnum long, text string"
     stream = spark.readStream.schema(ddl).option("maxFilesPerTrigger", 1).parquet(str(directory))
     assert bag(ran(tuples.drop_retries(stream), tmp_path), *schema.names) == Counter(truth)
-
-
-def test_nested_values_are_told_apart(spark):
-    """A hash that skips nulls inside of structs, and does not count elements, would take these for copies."""
-    pairs = [("struct(null, 5)", "struct(5, null)"), ("struct(array(1), array(2))", "struct(array(1, 2), array())")]
-    for one, other in pairs:
-        types = "struct<a: int, b: int>" if "array" not in one else "struct<a: array<int>, b: array<int>>"
-        query = " UNION ALL ".join(f"SELECT cast({value} as {types}) AS v" for value in (one, other))
-        rows = steps._identified(spark.sql(query), ["v"]).select(steps.ID).distinct()
-        assert rows.count() == 2, (one, other)
 
 
 def test_what_is_missing_is_named(spark):

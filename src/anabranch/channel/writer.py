@@ -110,7 +110,7 @@ class PartsPlan:
 
 def writing(frame: DataFrame, plan: PartsPlan) -> DataFrame:
     """Return a frame that writes the rows of another, and holds what its tasks wrote."""
-    return frame.select("*", row_hash(frame)).mapInArrow(_task(plan), _STATISTICS)
+    return frame.select("*", row_hash(frame.schema.fields).alias(HASH_COLUMN)).mapInArrow(_task(plan), _STATISTICS)
 
 
 def written(statistics: DataFrame) -> Written:

@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark
 
+from anabranch.channel.digest import row_hash
 from anabranch.errors import PipelineError
 from anabranch.sources.replica_planners import PUNCTUATION, REPLICA
 from anabranch.tuples.processors import AT, ID, FirstArrivals, InOrder, Retries
@@ -16,7 +17,6 @@ _BUCKET = "__anabranch_bucket"
 # State of one key is loaded and stored as a whole: few enough for large batches, enough for a few cores.
 _BUCKETS = 8
 _SECOND_SEED = 7
-_NESTED = (spark.StructType, spark.ArrayType, spark.MapType)
 
 
 def first_arrivals(replicas: DataFrame, timestamp: str) -> DataFrame:
@@ -119,13 +119,8 @@ def _punctuated(replicas: DataFrame, timestamp: str) -> DataFrame:
 
 def _identified(rows: DataFrame, names: Sequence[str]) -> DataFrame:
     """Add what tells rows of different content apart: 128 bits, which nulls count for."""
-    # Spark's hash skips nulls inside nested values, and does not count the elements of arrays; text shows both.
-    nested = {field.name for field in rows.schema.fields if isinstance(field.dataType, _NESTED)}
-    plain = {name: F.col(f"`{name}`") for name in names}
-    shown = {"ignoreNullFields": "false"}
-    columns = [F.to_json(F.struct(column), shown) if name in nested else column for name, column in plain.items()]
-    flags = [column.isNull() for column in plain.values()]
-    halves = [F.xxhash64(*columns, *flags), F.xxhash64(F.lit(_SECOND_SEED), *columns, *flags)]
+    fields = [rows.schema[name] for name in names]
+    halves = [row_hash(fields), row_hash(fields, _SECOND_SEED)]
     return rows.withColumn(ID, F.concat(*(F.lpad(F.hex(half), 16, "0") for half in halves)))
 
 
