@@ -23,12 +23,13 @@ class Replica:
         self.channel = Channel.create(work / "channels" / "counts", ChannelSpec("counts", SCHEMA))
 
     def publish(self, *words, epoch=None, at_us=10_000, **fields):
-        """Publish the next epoch with some rows."""
+        """Publish the next epoch with some rows, all of one time or each of its own."""
         epoch = self.channel.last_epoch() + 1 if epoch is None else epoch
         parts = ()
         if words:
             writer = PartWriter(self.channel.parts / f"{epoch}-r{self.work.name}-0-0.arrow", SCHEMA)
-            times = pa.array([at_us] * len(words), SCHEMA[0].type)
+            each_us = list(at_us) if isinstance(at_us, tuple) else [at_us] * len(words)
+            times = pa.array(each_us, SCHEMA[0].type)
             writer.write(pa.record_batch([times, list(words)], schema=SCHEMA))
             parts = (writer.close(),)
         digest = f"{sum(hash(word) for word in words) & (1 << 64) - 1:032x}"

@@ -193,6 +193,23 @@ def test_rows_of_which_copies_could_not_be_told_are_refused(two, published, says
         planner.plan(0.0, LIMIT)
 
 
+def test_late_rows_that_a_step_without_state_passed_on_are_left_out(two):
+    """As every step with state leaves them out; a row without a time is no later and no earlier than anything."""
+    stateless = {"seen_ms": (), "watermark_ms": 5}
+    two[0].publish("x", event_time_us=(10_000, 10_000), **stateless)
+    two[0].publish("late", "y", "timeless", at_us=(5_000, 5_001, None), event_time_us=(5_000, 5_001), **stateless)
+    planner = source_of(*two, timestamp="ts").planner()
+    planned, rows = taken(planner)
+    assert words(rows) == ["x", "y", "timeless"]
+    assert planned["stretches"][0]["late"] == 1
+    two[0].publish("late", at_us=1_000, event_time_us=(1_000, 1_000), **stateless)
+    planned, rows = taken(planner)
+    assert (planned["stretches"][0]["late"], rows) == (1, [])
+    two[0].publish("other", at_us=1_000, event_time_us=(9_000, 9_000), **stateless)
+    with pytest.raises(SourceError, match="at or before the watermark"):
+        planner.plan(0.0, LIMIT)
+
+
 def test_a_replica_that_was_made_anew_is_another(two, tmp_path):
     """Its numbers do not mean what they meant: of what it published under those that were taken, nobody would know."""
     a, b = two

@@ -4,6 +4,9 @@ A replica that cannot be read is done without, and asked again later. One that h
 is done without for good where rows are taken: its punctuations would say that everything came before them. So is one
 that has become another: its newest epoch that was taken is gone or not the same, because its directory was made anew or
 set back, and numbers do not mean what they meant.
+
+Rows that a step without state passed on though they were late are left out, as steps with state leave them out, and
+counted: a punctuation says that no more such rows come.
 """
 
 from __future__ import annotations
@@ -241,7 +244,7 @@ class TuplePlanner:
     def _stretch(self, number: int, now_s: float, most_rows: int) -> tuple[Range | None, list[pa.RecordBatch]]:
         """Return what a replica has published since, as far as it can be read, and its punctuation."""
         replica, first = self._replicas[number], self._next[number]
-        last, count, rows = first - 1, 0, []
+        last, count, late, rows = first - 1, 0, 0, []
         until_ms, mark = self._until_ms[number], self._marks[number]
         while count < most_rows and (manifest := self._manifest(number, last + 1, now_s)) is not None:
             try:
@@ -249,21 +252,22 @@ class TuplePlanner:
             except (OSError, Corrupt):
                 replica.away(now_s)
                 break
-            self._refuse_useless(replica, manifest, taken, until_ms)
-            rows += [_marked(batch, number) for batch in taken]
+            in_time = self._in_time(replica, manifest, taken, until_ms)
+            late += _count(taken) - _count(in_time)
+            rows += [_marked(batch, number) for batch in in_time]
             last, count, mark = last + 1, count + (manifest.rows or 0), mark_of(manifest)
             until_ms = until_ms if manifest.watermark_ms is None else manifest.watermark_ms
         if last < first:
             return None, []
         if until_ms is not None and until_ms != self._until_ms[number]:
             rows.append(_punctuation(self._schema, number, until_ms))
-        stretch = {"replica": number, "first": first, "last": last, "mark": mark, "punctuation_ms": until_ms}
-        return stretch, rows
+        stretch: Range = {"replica": number, "first": first, "last": last, "mark": mark, "punctuation_ms": until_ms}
+        return (stretch | {"late": late} if late else stretch), rows
 
-    def _refuse_useless(
+    def _in_time(
         self, replica: Replica, manifest: Manifest, rows: list[pa.RecordBatch], until_ms: int | None
-    ) -> None:
-        """Refuse rows of which copies could not be told."""
+    ) -> list[pa.RecordBatch]:
+        """Return an epoch without its late rows; `SourceError` for rows of which copies could not be told."""
         where = f"epoch {manifest.epoch} of {self._channel!r} in {replica}"
         if _lossy(manifest):
             raise SourceError(
@@ -278,13 +282,28 @@ class TuplePlanner:
                 f"{where} has no watermark, so it could never be told up to when all rows have come",
                 hint="give the step one: withWatermark(…)",
             )
-        times = [pc.min(batch.column(self._timestamp)).cast(pa.int64()).as_py() for batch in rows if batch.num_rows]
+        times = [pc.min(batch.column(self._timestamp)).cast(pa.int64()).as_py() for batch in rows]
         earliest_us = min((time for time in times if time is not None), default=None)
-        if until_ms is not None and earliest_us is not None and earliest_us <= until_ms * 1000:
+        if until_ms is None or earliest_us is None or earliest_us > until_ms * 1000:
+            return rows
+        # A step without state passes late rows on, which steps with state leave out. With state, or with another time
+        # than that of the watermark, every row may be at or before it.
+        if manifest.seen_ms or manifest.event_time_us is None or manifest.event_time_us[0] != earliest_us:
             raise SourceError(
                 f"{where} has rows whose {self._timestamp!r} is at or before the watermark that it had before",
-                hint="publish a time that the watermark has not passed, such as the end of a window, and no late rows",
+                hint="publish a time that the watermark has not passed, such as the end of a window",
             )
+        return [_after(batch, self._timestamp, until_ms * 1000) for batch in rows]
+
+
+def _after(batch: pa.RecordBatch, timestamp: str, us: int) -> pa.RecordBatch:
+    """Return the rows that are later than that, or have no time."""
+    later = pc.greater(batch.column(timestamp).cast(pa.int64()), us)
+    return batch.filter(pc.fill_null(later, True))
+
+
+def _count(rows: list[pa.RecordBatch]) -> int:
+    return sum(batch.num_rows for batch in rows)
 
 
 def _lossy(manifest: Manifest) -> bool:
