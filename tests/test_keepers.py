@@ -86,6 +86,21 @@ def test_a_run_takes_the_place_of_former_ones_of_its_own_directory(tmp_path, url
     assert "--of orders-111111111111" in caught.value.hint
 
 
+def test_a_store_that_is_not_mounted_is_away_not_empty(tmp_path, url):
+    """A unit that has lost its own files waits for the store; a first start finds nothing there, and may."""
+    home = Home(tmp_path / "home", url, "1" * 32)
+    assert home.keepers.restore("counts", tmp_path / "nothing") is None
+    home.run("r000000.00000001", 3)
+    home.keepers.know(set(), lambda _: 2)
+    (tmp_path / "store").rename(tmp_path / "unmounted")
+    (tmp_path / "store").mkdir()
+    with pytest.raises(StoreUnavailable, match="nothing of 'counts', though epoch 2 was kept there"):
+        home.keepers.restore("counts", tmp_path / "restored")
+    (tmp_path / "store").rmdir()
+    (tmp_path / "unmounted").rename(tmp_path / "store")
+    assert home.keepers.restore("counts", tmp_path / "restored").epoch == 2
+
+
 def test_a_newer_version_of_another_run_is_not_dropped(tmp_path, url):
     """A run that is behind another, such as one that was thought dead, does not remove what is newer."""
     home = Home(tmp_path / "home", url, "1" * 32)

@@ -167,16 +167,28 @@ class Keepers:
         ]
 
     def restore(self, unit: str, directory: Path, accept: Accept = ANY_VERSION) -> Version | None:
-        """Rebuild a unit's directory at the newest acceptable version of any of its stores; None if there is none."""
+        """Rebuild a unit's directory at the newest acceptable version of any of its stores; None if there is none.
+
+        `StoreUnavailable` if nothing at all is left where versions were kept: a directory is empty while the disk that
+        belongs there is not mounted.
+        """
         strategy = self._strategies.get(unit)
         if strategy is None:
             return None
         try:
-            return restore_unit(strategy.stores, self._home, unit, directory, accept)
+            restored = restore_unit(strategy.stores, self._home, unit, directory, accept)
         except Corrupt as error:
             # There may still be files of a run to go on from, of which a query will say whether they are whole.
             self._note("not restored", unit=unit, error=error.message)
             return None
+        kept, prefix = self._declared(unit), f"{self._home}/{unit}/"
+        if restored is None and kept >= 0 and not any(namespaces(url, prefix) for url in strategy.stores):
+            places = " and ".join(map(without_password, strategy.stores))
+            raise StoreUnavailable(
+                f"{places} has nothing of {unit!r}, though epoch {kept} was kept there",
+                hint="mount what belongs there; if it is lost for good, begin with a new work directory",
+            )
+        return restored
 
 
 def too_far_behind(
