@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,11 +50,12 @@ _QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 
 @dataclass(frozen=True)
 class CampaignOptions:
-    """How many runs, and what each consists of."""
+    """How many runs, how many at a time, and what each consists of."""
 
     runs: int = 200
     faults: int = 3
     seconds: float = 20.0
+    jobs: int = 1
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,20 @@ def planned(number: int, options: CampaignOptions) -> Planned:
 def measure(options: CampaignOptions, report: Report, say: Callable[[str], None]) -> dict[str, Any]:
     """Run what is not in the report yet; return a summary of all runs."""
     done = {line["run"] for line in lines_of(report.path)}
-    for number in range(options.runs):
-        if number not in done:
-            line = _run(planned(number, options), options, report.path.parent / "broken")
-            report.add(**line)
-            word = "held" if line["held"] else "BROKEN"
-            say(f"run {number}: {line['kind']} by {line['strategy']}, {', '.join(line['faults'])}: {word}")
+    kept, children = report.path.parent / "broken", list[subprocess.Popen[str]]()
+    with ThreadPoolExecutor(options.jobs) as pool:
+        left = [number for number in range(options.runs) if number not in done]
+        running = [pool.submit(_run, planned(number, options), options, kept, children) for number in left]
+        try:
+            for one in as_completed(running):
+                line = report.add(**one.result())
+                word = "held" if line["held"] else "BROKEN"
+                faults = ", ".join(line["faults"])
+                say(f"run {line['run']}: {line['kind']} by {line['strategy']}, {faults}: {word}")
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in children:  # whoever is asked to end, ends them too
+                child.terminate()
     return summary(report)
 
 
@@ -101,7 +111,7 @@ def summary(report: Report) -> dict[str, Any]:
     }
 
 
-def _run(plan: Planned, options: CampaignOptions, kept: Path) -> dict[str, Any]:
+def _run(plan: Planned, options: CampaignOptions, kept: Path, children: list[subprocess.Popen[str]]) -> dict[str, Any]:
     directory = Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
     try:
         write_input(directory, files=120, rows=40, seed=plan.number)
@@ -117,7 +127,7 @@ def _run(plan: Planned, options: CampaignOptions, kept: Path) -> dict[str, Any]:
         command += [f"--faults={','.join(plan.faults)}", f"--count={options.faults}", f"--seconds={options.seconds}"]
         command += [f"--seed={plan.number}", f"--nodes={plan.nodes}", f"--out={directory / 'chaos'}"]
         try:
-            verdict = json.loads(_said(command, directory, environment).splitlines()[-1])
+            verdict = json.loads(_said(command, directory, environment, children).splitlines()[-1])
         except (AnabranchError, subprocess.TimeoutExpired, ValueError) as error:
             verdict = {"held": False, "faults": [], "failed": f"{type(error).__name__}: {error}"}
         if not verdict["held"]:
@@ -128,7 +138,9 @@ def _run(plan: Planned, options: CampaignOptions, kept: Path) -> dict[str, Any]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _said(command: list[str], directory: Path, environment: dict[str, str]) -> str:
+def _said(
+    command: list[str], directory: Path, environment: dict[str, str], children: list[subprocess.Popen[str]]
+) -> str:
     """Run a command that has to put things right itself when it is told to end; return what it said."""
     process = subprocess.Popen(
         command,
@@ -138,11 +150,13 @@ def _said(command: list[str], directory: Path, environment: dict[str, str]) -> s
         stderr=subprocess.PIPE,
         text=True,
     )
+    children.append(process)
     try:
         said, errors = process.communicate(timeout=_TIMEOUT_S)
     finally:
         process.terminate()
         process.wait()
+        children.remove(process)
     if not said.strip():
         raise AnabranchError("a run of chaos said nothing", hint=errors[-2000:])
     return said

@@ -188,6 +188,7 @@ def chaos(
     *,
     runs: Annotated[int, typer.Option("--runs", min=1, help="How many runs in all.")] = 200,
     seconds: Annotated[float, typer.Option("--seconds", min=5, help="How long faults come in each run.")] = 20.0,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="How many runs at a time.")] = 1,
     out: OutOption = DEFAULT_OUT,
     as_json: JsonOption = False,
     trace: TraceOption = False,
@@ -196,13 +197,14 @@ def chaos(
 
     Takes about two minutes a run; broken off and run again, it goes on.
 
-    Example:
+    Examples:
       anabranch bench chaos --runs 200 --out bench-results
+      anabranch bench chaos --runs 10 --jobs 2
     """
     del trace  # read by main
     report = _report(out, "chaos", afresh=False)
     ensure(_say)
-    found = campaign_bench.measure(campaign_bench.CampaignOptions(runs=runs, seconds=seconds), report, _say)
+    found = campaign_bench.measure(campaign_bench.CampaignOptions(runs=runs, seconds=seconds, jobs=jobs), report, _say)
     if as_json:
         sys.stdout.write(json.dumps(found) + "\n")
     else:
