@@ -42,6 +42,14 @@ _STRATEGIES = (
     "amnesia",
     "none",
 )
+# Which of them have what some faults are about.
+_HAVING = {
+    "store": ("passive-gated", "passive-warm", "passive-cold", "shipped"),
+    "regating": ("passive-gated", "shipped", "upstream"),
+}
+# In some runs executors are processes of their own, and are hit.
+_CLUSTERED_EVERY = 20
+_CLUSTER = "local-cluster[1,1,1024]"
 # Upstream backup refuses a running count: no epoch could ever be forgotten.
 _REFUSED = {("running", "upstream")}
 _TIMEOUT_S = 1800.0
@@ -67,6 +75,7 @@ class Planned:
     strategy: str
     nodes: int
     faults: tuple[str, ...]
+    master: str = "local[1]"
 
 
 def planned(number: int, options: CampaignOptions) -> Planned:
@@ -75,8 +84,16 @@ def planned(number: int, options: CampaignOptions) -> Planned:
     kind, strategy = pairs[number % len(pairs)]
     chance = random.Random(number)
     nodes = chance.choice([2, 2, 2, 3])
-    faults = sorted(name for name, fault in CATALOGUE.items() if "executors" not in fault.needs)
-    return Planned(number, kind, strategy, nodes, tuple(chance.sample(faults, options.faults)))
+    able = {need for need, strategies in _HAVING.items() if strategy in strategies}
+    lacking = {"executors", *_HAVING} - able
+    if number % _CLUSTERED_EVERY == _CLUSTERED_EVERY - 1:
+        faults = sorted(name for name, fault in CATALOGUE.items() if "executors" in fault.needs)
+        return Planned(number, kind, strategy, 2, (*faults, chance.choice(_possible(lacking))), _CLUSTER)
+    return Planned(number, kind, strategy, nodes, tuple(chance.sample(_possible(lacking), options.faults)))
+
+
+def _possible(lacking: set[str]) -> list[str]:
+    return sorted(name for name, fault in CATALOGUE.items() if not lacking & set(fault.needs))
 
 
 def measure(options: CampaignOptions, report: Report, say: Callable[[str], None]) -> dict[str, Any]:
@@ -126,6 +143,7 @@ def _run(plan: Planned, options: CampaignOptions, kept: Path, children: list[sub
         command = [sys.executable, "-m", "anabranch.cli.main", "chaos", str(_FILE), "--json"]
         command += [f"--faults={','.join(plan.faults)}", f"--count={options.faults}", f"--seconds={options.seconds}"]
         command += [f"--seed={plan.number}", f"--nodes={plan.nodes}", f"--out={directory / 'chaos'}"]
+        command += [f"--master={plan.master}"]
         try:
             verdict = json.loads(_said(command, directory, environment, children).splitlines()[-1])
         except (AnabranchError, subprocess.TimeoutExpired, ValueError) as error:
