@@ -36,11 +36,14 @@ class Place:
         epoch = self.channel.last_epoch() + 1
         self.channel.release(Manifest(epoch, Producer("counts", "r0", generation), 0.0, rows=0))
 
-    def node(self, name, *units, answers=True):
+    def node(self, name, *units, answers=True, dies=False):
         def take(body):
             self.asked.append((name, body["unit"]))
             if answers:
-                self.publish(1)
+                self.held = self.work.lease("counts").take(name, after=self.held, life=name)
+                if dies:
+                    self.held = self.work.lease("counts").take("node-1", after=self.held, life="b")
+                self.publish(self.held.generation)
             return {"taking": body["unit"]}
 
         known = [{"unit": unit, "role": "standby"} for unit in units]
@@ -100,6 +103,20 @@ def test_what_cannot_be_done_is_said(place, arguments, kind, message):
     assert isinstance(done.exception, kind)
     assert message in done.exception.message
     assert done.exception.hint
+
+
+def test_a_target_that_died_is_not_said_to_have_it(place):
+    """Whoever begins with maintenance must know where the unit is."""
+    place.node("node-1")
+    place.node("node-2", "counts", dies=True)
+    done = failover(place, "counts")
+    assert isinstance(done.exception, AgentError)
+    assert "is on node-1, not on node-2" in done.exception.message
+
+
+def test_where_no_node_answers_that_is_said(place):
+    """And not that it takes two."""
+    assert "no node of" in failover(place, "counts").exception.message
 
 
 def test_one_node_alone_has_nowhere_to_move_it(place):

@@ -28,7 +28,7 @@ from anabranch.launcher import (
     NodeEnded,
 )
 from anabranch.node_options import NodeOptions
-from anabranch.node_process import EXIT_CRASHED, decode_options, error_path
+from anabranch.node_process import EXIT_CRASHED, EXIT_TERMINATED, decode_options, error_path
 from anabranch.work import Announcement, Work
 
 KILLED = -9
@@ -49,6 +49,9 @@ class FakeProcess:
 
     def poll(self):
         return self.code
+
+    def terminate(self):
+        """Take its time to end."""
 
 
 @dataclass
@@ -120,7 +123,7 @@ def test_a_node_that_is_done_has_ended(node):
     assert len(node.processes.started) == 1
 
 
-@pytest.mark.parametrize("code", [KILLED, -11, 1, EXIT_CRASHED])
+@pytest.mark.parametrize("code", [KILLED, -11, 1, EXIT_CRASHED, EXIT_TERMINATED])
 def test_a_node_that_died_is_started_again(node, code):
     """A killed process leaves no error, a crashed one leaves an error that a restart may heal: both are restarted."""
     if code == EXIT_CRASHED:
@@ -326,6 +329,18 @@ def test_nodes_that_died_together_are_started_one_after_the_other(tmp_path, proc
     clock.advance(STARTING_S)
     fleet.poll()
     assert [process.code for process in processes.started] == [KILLED] * 3 + [None] * 4
+
+
+def test_who_was_told_to_end_all_starts_none_again(tmp_path, processes):
+    """Nodes that are terminated end like those that someone else terminates, which are started again."""
+    options = NodeOptions(file=tmp_path / "orders.py", work=tmp_path / "work")
+    fleet = Fleet(options, 2, clock=ManualClock(50.0))
+    fleet.terminate()
+    processes.started[0].code = EXIT_TERMINATED
+    assert fleet.poll()
+    processes.started[1].code = EXIT_TERMINATED
+    assert not fleet.poll()
+    assert len(processes.started) == 2
 
 
 def test_an_error_of_the_pipeline_ends_all(tmp_path, processes):

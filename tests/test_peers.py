@@ -8,7 +8,7 @@ from anabranch.agent import Agent
 from anabranch.clock import SystemClock
 from anabranch.detector import Limits
 from anabranch.lease import Holder
-from anabranch.peers import Peers
+from anabranch.peers import LEAVING, Peers
 from anabranch.testing.wait import wait_until
 from anabranch.work import Announcement, Work
 
@@ -90,3 +90,15 @@ def test_an_announcement_that_cannot_be_read_is_nobody(work, peers):
     (work.path / "nodes" / "node-3.json").write_text('{"name": "node-3", "pid": 1, "address": "x", "zone": null}')
     peers.look()
     assert peers.first()
+
+
+def test_a_node_that_leaves_is_not_waited_for(work, peers):
+    """It answers until it is gone, and leads nothing any more."""
+    other = Other(work, "node-1", "a")
+    holder = Holder(0, "node-1", "a")
+    looked(peers, lambda: peers.suspicion(holder) is None)
+    other.answer = {"hanging_s": 0.0, "phase": LEAVING}
+    looked(peers, lambda: peers.suspicion(holder) is not None)
+    assert peers.suspicion(holder) == "leaving: it was told to end"
+    peers.acted(holder)
+    assert peers.suspicion(holder) is not None, "what it still does is not the beginning of anything"

@@ -1,5 +1,6 @@
 """The status of a work directory: read from files and agents, whatever state they are in."""
 
+import functools
 import io
 import json
 import os
@@ -8,10 +9,13 @@ import socket
 import pyarrow as pa
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from anabranch import status
 from anabranch.agent import Agent
 from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.manifest import Manifest, Part, Producer
+from anabranch.cli.main import app
 from anabranch.cli.status import _failover, _units
 from anabranch.status import channel_status, collect, redundancy
 from anabranch.work import Announcement, Work
@@ -141,6 +145,18 @@ def test_a_node_that_does_not_answer_is_not_alive(work):
     (work.path / "nodes" / "node-2.json").write_text('{"name": "no')
     (work.path / "nodes" / "node-3.error.json").write_text('{"message": "it broke"}')
     assert collect(work)["nodes"] == [{"name": "node-1", "pid": os.getpid(), "alive": False, "zone": "a", "units": []}]
+
+
+def test_a_node_that_is_paused_is_shown(work, monkeypatch):
+    """It accepts and never answers: whoever looks must not take it for gone."""
+    monkeypatch.setattr(status, "ask", functools.partial(status.ask, timeout_s=0.05))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        announce(work, pid=4711, address="{}:{}".format(*server.getsockname()))
+        (node,) = collect(work)["nodes"]
+        said = CliRunner().invoke(app, ["status", "--work", str(work.path)]).stdout
+    assert (node["alive"], node["phase"]) == (False, "does not answer")
+    assert "does not answer" in said.splitlines()[0]
+    assert "node-1 (4711)" in said
 
 
 def test_the_last_events_are_shown(work):

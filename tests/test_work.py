@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import stat
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -178,6 +179,32 @@ def test_a_token_that_was_opened_to_others_is_closed_again(tmp_path):
 
 
 # Places
+
+
+def test_a_token_that_cannot_be_used_is_refused(tmp_path):
+    """An empty one would let everyone in."""
+    work = Work.create(tmp_path)
+    (tmp_path / "token").write_text("")
+    with pytest.raises(WorkDirectoryError, match="holds no token"):
+        work.token()
+    (tmp_path / "token").unlink()
+    (tmp_path / "token").mkdir()
+    with pytest.raises(WorkDirectoryError, match="cannot be read"):
+        work.token()
+
+
+def test_a_token_is_read_where_nothing_can_be_written(tmp_path, monkeypatch):
+    """Whoever looks at a directory on a disk that became read-only needs it."""
+    work = Work.create(tmp_path)
+
+    def refuse(*_):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    assert len(work.token()) == 64
+    os.chmod(tmp_path / "token", 0o644)
+    with pytest.raises(WorkDirectoryError, match="Read-only"):
+        work.token()
 
 
 def test_a_work_directory_must_be_one(tmp_path):

@@ -186,6 +186,7 @@ class Fleet:
         self._clock = clock or SystemClock()
         self._up = up
         self._look_again_s = 0.0
+        self._ending = False
         # Nodes that ended with an error and have not been started again since.
         self.away: dict[int, NodeEnded] = {}
         rest_s = RESTART_AFTER_S if nodes > 1 else 0.0
@@ -215,6 +216,8 @@ class Fleet:
         An error that may be that of one machine, damaged files or a full disk, does not end the others: the node is
         tried again later. If it is the pipeline's, they will all have it in turn, and the last one ends the run.
         """
+        if self._ending:
+            return any(node.process.poll() is None for _, node in self._nodes)
         running = 0
         if self._clock.steady_s() >= self._look_again_s:
             self._look_again_s = self._clock.steady_s() + _LOOK_AT_STARTING_S
@@ -252,6 +255,7 @@ class Fleet:
                 node.starting_until_s = None
 
     def terminate(self) -> None:
-        """End every node at once."""
+        """End every node at once, and start none again."""
+        self._ending = True
         for _, node in self._nodes:
             node.process.terminate()

@@ -32,7 +32,7 @@ from anabranch.leading import PACER, Leading
 from anabranch.lease import Lease
 from anabranch.loading import load_pipeline
 from anabranch.node_options import NodeOptions
-from anabranch.peers import Peers
+from anabranch.peers import LEAVING, Peers
 from anabranch.pipeline import Graph
 from anabranch.presence import refuse_if_used
 from anabranch.processes import give_way
@@ -78,6 +78,8 @@ class Node:
         self._leading: Leading | None = None
         self._takeovers = Takeovers(self._setup.note)
         self._stop: str | None = None
+        # Whether someone ended this node alone, by a signal: the pipeline goes on.
+        self.terminated = False
         self._rounds = Rounds(self._clock)
         self._phase = "starting"
 
@@ -92,7 +94,7 @@ class Node:
         announcement = self._work.announce(
             Announcement(self._options.name, os.getpid(), agent.address, self._life, self._options.zone)
         )
-        signal.signal(signal.SIGTERM, lambda *_: self._on_stop({"now": True}))
+        signal.signal(signal.SIGTERM, lambda *_: self._on_signal())
         # Ctrl-C reaches the whole terminal; the launcher turns it into an orderly stop.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
@@ -130,7 +132,8 @@ class Node:
             self._look_after(hosting, leading, last if self._options.replay else None)
             in_order = self._stop != "now"
         finally:
-            self._phase = "stopping"
+            # Whoever hears that it leaves takes over at once; after an orderly end there is nothing to take.
+            self._phase = "stopping" if in_order else LEAVING
             self._stop = "now"
             hosting.end(in_order=in_order)
             spark.stop()
@@ -247,6 +250,10 @@ class Node:
             return {"error": f"{self._options.name} is not ready yet"}
         self._leading.ask(unit)
         return {"taking": unit}
+
+    def _on_signal(self) -> None:
+        self.terminated = True
+        self._on_stop({"now": True})
 
     def _on_stop(self, body: dict[str, Any]) -> dict[str, Any]:
         self._stop = "now" if body.get("now") else self._stop or "drain"

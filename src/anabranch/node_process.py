@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 import traceback
 from dataclasses import asdict
@@ -23,6 +24,8 @@ from anabranch.plans import spark_message
 
 #: The node broke in a way that starting it again may heal, such as the loss of its JVM.
 EXIT_CRASHED = 70
+#: Someone ended this node alone; it is started again as if it had died.
+EXIT_TERMINATED = 128 + signal.SIGTERM
 _PATHS = ("file", "work", "elsewhere")
 
 
@@ -47,14 +50,15 @@ def main() -> int:
     """Run a node; return its exit code."""
     options = decode_options(sys.argv[1])
     try:
-        Node(options).run()
+        node = Node(options)
+        node.run()
     except AnabranchError as error:
         _leave(options, error.message, error.hint, error.exit_code)
         return error.exit_code
     except Exception as error:  # noqa: BLE001  whatever it is, the launcher must hear of it
         _leave(options, f"{type(error).__name__}: {spark_message(error)}", "", EXIT_CRASHED)
         return EXIT_CRASHED
-    return 0
+    return EXIT_TERMINATED if node.terminated else 0
 
 
 def _leave(options: NodeOptions, message: str, hint: str, exit_code: int) -> None:

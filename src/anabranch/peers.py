@@ -18,6 +18,8 @@ from anabranch.placement import Host
 from anabranch.work import Work
 
 _GONE = "dead: it no longer announces itself"
+# What a node answers that ends though the pipeline goes on.
+LEAVING = "leaving"
 
 
 @dataclass
@@ -30,6 +32,10 @@ class _Peer:
     watch: NodeWatch
     zone: str | None = None
     ready: bool = False
+    leaving: bool = False
+
+    def suspicion(self, now_s: float) -> str | None:
+        return "leaving: it was told to end" if self.leaving else self.watch.suspicion(now_s)
 
 
 class Peers:
@@ -59,7 +65,7 @@ class Peers:
             for name in [name for name in self._peers if name not in announced]:
                 del self._peers[name]
             now_s = self._clock.steady_s()
-            self._suspicions = {name: peer.watch.suspicion(now_s) for name, peer in self._peers.items()}
+            self._suspicions = {name: peer.suspicion(now_s) for name, peer in self._peers.items()}
 
     def suspicion(self, holder: Holder) -> str | None:
         """Say why the holder of a role is suspected, None if it is not."""
@@ -81,7 +87,7 @@ class Peers:
             peer = self._peers.get(holder.node)
             if peer is not None and peer.life == holder.life:
                 peer.watch.acted()
-                self._suspicions[holder.node] = peer.watch.suspicion(self._clock.steady_s())
+                self._suspicions[holder.node] = peer.suspicion(self._clock.steady_s())
 
     def first_announced(self) -> bool:
         """Say whether this node comes first by name of those that are there, ready or not."""
@@ -108,7 +114,7 @@ class Peers:
             asked_s = self._clock.steady_s()
             try:
                 answer = line.ask("ping")
-                hanging_s, ready = float(answer["hanging_s"]), answer["phase"] == "running"
+                hanging_s, phase = float(answer["hanging_s"]), answer["phase"]
             except AgentGone:
                 with self._lock:
                     peer.watch.refused()
@@ -118,5 +124,5 @@ class Peers:
                 with self._lock:
                     now_s = self._clock.steady_s()
                     peer.watch.heard(hanging_s, now_s, now_s - asked_s)
-                    peer.ready = ready
+                    peer.ready, peer.leaving = phase == "running", phase == LEAVING
         line.close()

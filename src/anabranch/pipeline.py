@@ -178,7 +178,7 @@ class Pipeline:
         if strategy is not None:
             given: object = strategy
             if not isinstance(given, Strategy):
-                hint = "use ab.ActiveStandby() or ab.PassiveStandby(store=…)"
+                hint = "use one such as ab.ActiveStandby(), ab.TrailingStandby() or ab.PassiveStandby(store=…)"
                 raise PipelineError(f"strategy {strategy!r} is not known", hint=hint)
             self._strategies[name] = strategy
         if guarantee is not None:

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass, field
 
 from anabranch.agent import ask
 from anabranch.errors import AgentError, AgentGone, InUse
-from anabranch.work import Work
+from anabranch.work import Announcement, Work
 
 # A node that takes longer to answer is busy starting.
 _PATIENCE_S = 0.5
 
 
-def ask_to_stop(work: Work, *, now: bool) -> dict[str, str]:
-    """Ask every node to end; return the names and addresses of those that heard it."""
-    heard: dict[str, str] = {}
+@dataclass
+class Asked:
+    """Nodes that were asked to end: those that heard it, and those that do not answer and may hear it later."""
+
+    heard: list[Announcement] = field(default_factory=list)
+    silent: list[Announcement] = field(default_factory=list)
+
+
+def ask_to_stop(work: Work, *, now: bool) -> Asked:
+    """Ask every node to end."""
+    asked = Asked()
     for node in work.announced():
-        with contextlib.suppress(AgentError):
+        try:
             ask(node.address, work.token(), "stop", {"now": now})
-            heard[node.name] = node.address
-    return heard
+            asked.heard.append(node)
+        except AgentGone:
+            continue
+        except AgentError:
+            asked.silent.append(node)
+    return asked
 
 
 def those_that_run(work: Work) -> set[int]:

@@ -6,12 +6,14 @@ from collections import Counter
 from typing import Any
 
 from anabranch.agent import ask
-from anabranch.errors import AgentError, Trimmed
+from anabranch.errors import AgentError, AgentGone, Trimmed
 from anabranch.work import Announcement, Work
 
 _TAKEOVER = "took over"
 _RECOVERY = "recovered"
 _MOST_BEHIND = 10
+# What is said of a node that is there but does not answer: it is paused, overloaded or cut off.
+SILENT = "does not answer"
 
 
 def collect(work: Work) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def failovers_in(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def nodes_of(work: Work) -> list[dict[str, Any]]:
-    """Return what the nodes say of themselves; one that does not answer is not alive."""
+    """Return what the nodes say of themselves; one that does not answer is silent, or gone, and not alive."""
     return [_node(work, node) for node in work.announced()]
 
 
@@ -80,8 +82,10 @@ def _node(work: Work, node: Announcement) -> dict[str, Any]:
     found = {"name": node.name, "pid": node.pid, "alive": False, "zone": node.zone, "units": []}
     try:
         answer = ask(node.address, work.token(), "status")
-    except AgentError:
+    except AgentGone:
         return found
+    except AgentError:
+        return {**found, "phase": SILENT}
     return {**found, "alive": True, "phase": answer["phase"], "units": answer["units"]}
 
 

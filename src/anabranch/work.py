@@ -29,6 +29,8 @@ from anabranch.ledger.directory import DirectoryLedger
 from anabranch.sources import may_become
 
 FORMAT = 1
+# Anything shorter was cut off, or is somebody's idea of a password.
+_LEAST_TOKEN = 32
 
 
 @dataclass(frozen=True)
@@ -127,14 +129,24 @@ class Work:
     def token(self) -> str:
         """Return the secret that agents want, making it on first use."""
         path = self.path / "token"
-        if not path.exists():
-            previous = os.umask(0o077)
-            try:
-                link_first(path, secrets.token_hex(32).encode())
-            finally:
-                os.umask(previous)
-        path.chmod(0o600)
-        return path.read_text()
+        try:
+            if not path.exists():
+                previous = os.umask(0o077)
+                try:
+                    link_first(path, secrets.token_hex(32).encode())
+                finally:
+                    os.umask(previous)
+            if path.stat().st_mode & 0o077:
+                path.chmod(0o600)
+            token = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise WorkDirectoryError(
+                f"{path} cannot be read, made or kept to oneself: {error}",
+                hint="check whose it is, and that its disk can be written",
+            ) from error
+        if len(token) < _LEAST_TOKEN:
+            raise WorkDirectoryError(f"{path} holds no token", hint="remove it when no node runs: it is made anew")
+        return token
 
     def end_with(self, epoch: int, session: str) -> None:
         """Let every node of a session end once everything up to an epoch is delivered."""

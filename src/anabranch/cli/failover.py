@@ -40,12 +40,14 @@ def failover(
     if holder is None:
         units = sorted({some["unit"] for node in nodes for some in node["units"]})
         raise PipelineError(f"there is no unit {unit!r}", hint=f"there are: {', '.join(units) or 'none running'}")
+    if not nodes:
+        raise AgentError(f"no node of {opened.path} answers", hint="`anabranch status` shows who is there")
     target = _target(nodes, unit, holder.node, to)
     began_s = time.monotonic()
     answer = ask(_address(opened, target), opened.token(), "take", {"unit": unit})
     if "error" in answer:
-        raise AgentError(answer["error"])
-    first = _wait_for_output(opened, unit, holder.generation, began_s + timeout)
+        raise AgentError(answer["error"], hint="it is starting: try again when `anabranch status` shows its units")
+    first = _wait_for_output(opened, unit, (holder.generation, target), began_s + timeout)
     took_s = time.monotonic() - began_s
     moved = {"unit": unit, "from": holder.node, "to": target, "epoch": first, "seconds": round(took_s, 3)}
     text = f"{unit} moved from {holder.node} to {target} with epoch {first}, {took_s:.1f} s after the request"
@@ -62,7 +64,10 @@ def _target(nodes: list[dict[str, Any]], unit: str, holder: str, to: str | None)
             raise PipelineError(f"there is no node {to!r} that is running", hint=f"there is {names}")
         return to
     if not others:
-        raise PipelineError(f"{unit!r} has nowhere to go", hint="run the pipeline with --nodes 2")
+        raise PipelineError(
+            f"{unit!r} has nowhere to go: no other node is running",
+            hint="run the pipeline with --nodes 2, or wait until the other node is back",
+        )
     standing_by = [node for node in others if any(some["unit"] == unit for some in node["units"])]
     return str((standing_by or others)[0]["name"])
 
@@ -74,13 +79,20 @@ def _address(work: Work, node: str) -> str:
     raise AgentError(f"node {node} is gone", hint="`anabranch status` shows who is there")
 
 
-def _wait_for_output(work: Work, unit: str, generation: int, deadline_s: float) -> int:
-    """Wait until a newer generation has published an epoch; return it."""
-    channel = work.channel(unit)
+def _wait_for_output(work: Work, unit: str, move: tuple[int, str], deadline_s: float) -> int:
+    """Wait until the target has published an epoch in a newer generation; return it."""
+    channel, lease = work.channel(unit), work.lease(unit)
+    before, target = move
     while time.monotonic() < deadline_s:
+        holder = lease.holder()
+        if holder is not None and holder.generation > before and holder.node != target:
+            raise AgentError(
+                f"{unit!r} is on {holder.node}, not on {target}: it was taken over in the meantime",
+                hint="`anabranch status` shows who is there, and why",
+            )
         last = channel.last_epoch()
         manifest = channel.manifest(last) if last >= 0 else None
-        if manifest is not None and manifest.producer.generation > generation:
+        if manifest is not None and manifest.producer.generation > before:
             return last
         time.sleep(_LOOK_S)
     raise AgentError(

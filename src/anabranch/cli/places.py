@@ -24,6 +24,8 @@ def open_work(work: Path | None) -> Work:
     if work is not None:
         return Work.open(work)
     found = sorted(path.parent for path in DEFAULT_ROOT.glob("*/channels")) if DEFAULT_ROOT.is_dir() else []
+    # A pipeline that was refused leaves a directory in which nothing was ever built.
+    found = [path for path in found if (path / "identity.json").exists()] or found
     if len(found) == 1:
         return Work.open(found[0])
     if not found:

@@ -108,13 +108,13 @@ def _look_after(fleet: Fleet, view: _View, options: NodeOptions, nodes: int, sec
                     if event.get("kind") == WAITS_FOR_STORE:
                         view.tell(f"{event.get('unit')} waits for its store: {event.get('error')}")
                 if seconds is not None and stops == 0 and time.monotonic() - started_s >= seconds:
-                    stops += len(ask_to_stop(work, now=False))
+                    stops += len(ask_to_stop(work, now=False).heard)
                 # Once all nodes are there: until then they need the CPU.
                 if preparation.wanted and len(work.announced()) >= nodes and preparation.start():
                     view.tell("making an archive of Spark's classes, once: from then on nodes start in half the time")
                 time.sleep(_LOOK_S)
             except KeyboardInterrupt:
-                stops += len(ask_to_stop(work, now=stops > 0))
+                stops += len(ask_to_stop(work, now=stops > 0).heard)
                 if stops == 0:
                     fleet.terminate()
             except NodeEnded:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from anabranch.cli.places import JsonOption, TraceOption, WorkOption, open_work
-from anabranch.status import collect
+from anabranch.status import SILENT, collect
 
 
 def status(*, work: WorkOption = None, as_json: JsonOption = False, trace: TraceOption = False) -> None:
@@ -28,10 +28,12 @@ def status(*, work: WorkOption = None, as_json: JsonOption = False, trace: Trace
         return
     console = Console()
     alive = [node for node in found["nodes"] if node["alive"]]
-    console.print(f"pipeline {found['pipeline']}: {'running' if alive else 'not running'}", highlight=False)
-    if alive:
+    there = [node for node in found["nodes"] if node["alive"] or node.get("phase") == SILENT]
+    state = "running" if alive else SILENT if there else "not running"
+    console.print(f"pipeline {found['pipeline'] or '(never built)'}: {state}", highlight=False)
+    if there:
         published = {channel["name"]: channel["last"] for channel in found["channels"]}
-        console.print(_units(alive, published))
+        console.print(_units(there, published))
     for name, promised in found["promises"].items():
         how = "unprotected" if promised["strategy"] == "none" else promised["strategy"]
         text = f"{name}: {promised['promised']} ({promised['class']}, {how})"

@@ -25,6 +25,7 @@ from anabranch.strategies.strategy import (
     Strategy,
     Takeover,
     View,
+    check_positive,
     check_release,
     merge_end,
 )
@@ -67,9 +68,8 @@ class PassiveStandby(Strategy):
             raise PipelineError("PassiveStandby names a store twice", hint="name each store once")
         if self.every is None and self.every_s is None:
             raise PipelineError("PassiveStandby never ships", hint="give every=EPOCHS or every_s=SECONDS")
-        for name, value in (("every", self.every), ("every_s", self.every_s), ("most_behind", self.most_behind)):
-            if value is not None and not value > 0:
-                raise PipelineError(f"PassiveStandby: {name} is {value!r}", hint=f"{name} must be more than zero")
+        given = {"every": self.every, "every_s": self.every_s, "most_behind": self.most_behind}
+        check_positive("PassiveStandby", **{name: value for name, value in given.items() if value is not None})
         check_temperature("PassiveStandby", self.temperature)
         check_release("PassiveStandby", self.release, ("leader", "shipped"))
 

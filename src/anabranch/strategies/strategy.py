@@ -18,6 +18,13 @@ from anabranch.spans import NO_STATE, Span
 WARM_BATCHES = 20
 
 
+def check_positive(who: str, **values: object) -> None:
+    """Refuse what is no number, or not more than zero."""
+    for name, value in values.items():
+        if not (isinstance(value, int | float) and value > 0):
+            raise PipelineError(f"{who}: {name} is {value!r}", hint=f"{name} must be a number, more than zero")
+
+
 @dataclass(frozen=True)
 class Past:
     """What the manifest of a published epoch tells: see `Manifest`."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from anabranch.errors import PipelineError
 from anabranch.spans import Span
 from anabranch.strategies.strategy import (
     WARM_BATCHES,
@@ -19,6 +18,7 @@ from anabranch.strategies.strategy import (
     Strategy,
     Takeover,
     View,
+    check_positive,
     merge_end,
 )
 
@@ -31,8 +31,7 @@ class TrailingStandby(Strategy):
     name: ClassVar[str] = "trailing"
 
     def __post_init__(self) -> None:
-        if not self.every_s > 0:
-            raise PipelineError(f"TrailingStandby: every_s is {self.every_s!r}", hint="every_s must be more than zero")
+        check_positive("TrailingStandby", every_s=self.every_s)
 
     def standby(self, view: View) -> Instruction | None:
         """Follow at times; at first epoch by epoch, because a node is fast only after some micro-batches."""
