@@ -38,8 +38,9 @@ _STRATEGIES = ("none", "ksafe", "ksafe-2")
 # What figures 8 and 9 are about, with the size of a row.
 _KINDS = {"pass_through": 256, "windowed": 8}
 _LOOK_S = 0.2
-# With how many epochs before a kill the time after it is compared.
-_CALM_EPOCHS = 30
+# For how long it is left alone before a kill: about as long as it takes until all are back, for the longest of many
+# gaps is longer than the longest of few.
+_CALM_S = 30.0
 _BACK_TIMEOUT_S = 180.0
 # A replica that is no further behind than this takes part in the race.
 _IN_STEP_EPOCHS = 2
@@ -151,8 +152,9 @@ def _kills(k: int, options: KSafeOptions) -> Iterator[dict[str, Any]]:
     with _running(k, "windowed", options) as (subject, writer):
         for number in range(options.kills):
             subject.wait_until_ready()
-            # Everyone has been warm for at least that long.
-            calm = _longest(subject.outputs()[-_CALM_EPOCHS:])
+            calm_s = time.time()
+            time.sleep(_CALM_S)
+            calm, _ = _longest([at_s for at_s in subject.outputs() if at_s >= calm_s])
             victims = chance.sample(subject.sessions(), k)
             killed_s = time.time()
             with ThreadPoolExecutor(k) as at_once:
@@ -162,7 +164,14 @@ def _kills(k: int, options: KSafeOptions) -> Iterator[dict[str, Any]]:
             times = subject.outputs()
             before = max((at_s for at_s in times if at_s <= killed_s), default=killed_s)
             around = [before, *(at_s for at_s in times if killed_s < at_s <= until_s), until_s]
-            yield {"longest_s": _longest(around), "calm_s": calm, "back_s": round(back_s, 1), "kill": number}
+            longest, since_s = _longest(around)
+            yield {
+                "longest_s": longest,
+                "after_s": round(since_s - killed_s, 1),
+                "calm_s": calm,
+                "back_s": round(back_s, 1),
+                "kill": number,
+            }
         writer.stop()
         verdict = subject.finish()
         yield {key: verdict[key] + verdict["batch"][key] for key in ("lost", "duplicated", "wrong")}
@@ -223,8 +232,11 @@ def _bursts(session: int) -> Iterator[None]:
         thread.join()
 
 
-def _longest(times: list[float]) -> float:
-    return round(max((later - earlier for earlier, later in itertools.pairwise(times)), default=0.0), 3)
+def _longest(times: list[float]) -> tuple[float, float]:
+    """Return the longest time between two of them, and since when that was."""
+    gaps = [(later - earlier, earlier) for earlier, later in itertools.pairwise(times)]
+    longest, since_s = max(gaps, default=(0.0, 0.0))
+    return round(longest, 3), since_s
 
 
 def _p99(latencies: list[float]) -> float:
@@ -234,4 +246,6 @@ def _p99(latencies: list[float]) -> float:
 def _told(line: dict[str, Any]) -> str:
     if "longest_s" not in line:
         return f"{line['lost']} rows lost, {line['duplicated']} duplicated, {line['wrong']} wrong"
-    return f"longest gap {line['longest_s']} s (without a fault {line['calm_s']} s), all back after {line['back_s']} s"
+    when = f"{line['after_s']} s after the kill" if line["after_s"] > 0 else "at the kill"
+    longest, calm = line["longest_s"], line["calm_s"]
+    return f"longest gap {longest} s, {when} (without a fault {calm} s), all back after {line['back_s']} s"
