@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from anabranch.processes import give_way, kill_session, of_session
+from anabranch.processes import give_way, gives_way, kill_session, of_session
 from anabranch.testing.wait import wait_until
 
 # A parent that goes on forking: whoever reads a list of its children has an old one.
@@ -45,5 +45,7 @@ def test_a_session_gives_way_and_takes_it_back():
 
         for niceness in (15, 0):
             wait_until(lambda niceness=niceness: shows(niceness), 10.0, f"niceness {niceness}")
+            assert gives_way(sleeper.pid) == (niceness > 0 and place.exists())
         sleeper.stdin.close()
     give_way(sleeper.pid, 3)
+    assert not gives_way(sleeper.pid)

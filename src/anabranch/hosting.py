@@ -36,6 +36,7 @@ from anabranch.segments import awaited, depth
 from anabranch.setup import Setup
 from anabranch.sinks.sink import Delivery as SinkDelivery
 from anabranch.sources.locate import locate_record, malformed_record
+from anabranch.strategies.strategy import WARM_BATCHES
 from anabranch.unit import Unit
 from anabranch.upkeep import Upkeep
 from anabranch.workshop import Workshop
@@ -324,6 +325,13 @@ class Hosting:
             self.end_sink(name)
         self.replicas.end_all()
         self._keepers.finish(in_order=in_order)
+
+    def warm(self) -> bool:
+        """Say whether every unit stands by here, and has run enough for that."""
+        return all(
+            name in self.replicas.standbys and self.replicas.batches(name) >= WARM_BATCHES
+            for name in self._setup.segments
+        )
 
     def status(self) -> list[dict[str, Any]]:
         """Return what is known of the replicas here."""

@@ -250,8 +250,10 @@ class Fleet:
         starting = [node for _, node in self._nodes if node.starting_until_s is not None]
         up = self._up(self._work) if starting else set()
         for node in starting:
-            over = node.process.pid in up or now_s >= (node.starting_until_s or 0.0)
-            if node.process.poll() is not None or (over and give_way(node.process.pid, 0)):
+            # One that is up comes forward by itself, when it is warm.
+            up_or_ended = node.process.pid in up or node.process.poll() is not None
+            over = now_s >= (node.starting_until_s or 0.0)
+            if up_or_ended or (over and give_way(node.process.pid, 0)):
                 node.starting_until_s = None
 
     def terminate(self) -> None:

@@ -35,7 +35,7 @@ from anabranch.node_options import NodeOptions
 from anabranch.peers import LEAVING, Peers
 from anabranch.pipeline import Graph
 from anabranch.presence import refuse_if_used
-from anabranch.processes import give_way
+from anabranch.processes import give_way, gives_way
 from anabranch.segments import Segment, consumers, cut, guarantees, override, strategies
 from anabranch.session import SessionOptions, build_session
 from anabranch.setup import Setup
@@ -53,6 +53,8 @@ _HOUSEKEEPING_S = 1.0
 _SWEEP_S = 60.0
 # How long a node that waits cold gives others to announce themselves before it finds that nobody else is there.
 _GATHERING_S = 1.0
+# For how long a node that was started again gives way at most once it is up.
+_MODEST_S = 20.0
 
 
 class Node:
@@ -81,6 +83,8 @@ class Node:
         # Whether someone ended this node alone, by a signal: the pipeline goes on.
         self.terminated = False
         self._rounds = Rounds(self._clock)
+        # Until when it gives way to nodes that went on while it was started again.
+        self._modest_until_s: float | None = None
         self._phase = "starting"
 
     # The whole life
@@ -123,8 +127,8 @@ class Node:
         self._hosting = hosting
         self._leading = leading = Leading(self._setup, self._peers, leases, hosting, self._takeovers)
         self._phase = "running"
-        # Whoever started it may be gone by now.
-        give_way(os.getsid(0), 0)
+        # Compiling what the first epochs need takes as much CPU as starting did.
+        self._modest_until_s = self._clock.steady_s() + _MODEST_S if gives_way(os.getsid(0)) else None
         self._setup.note("started", node=self._options.name, pid=os.getpid())
         last = max(hosting.channels[name].last_epoch() for name in self._setup.graph.sources)
         in_order = False
@@ -205,6 +209,7 @@ class Node:
             if ending is not None and hosting.finished(ending):
                 break
             leading.look()
+            self._come_forward(hosting, leading)
             with self._rounds.busy():
                 hosting.reconcile(leading.led(), leading.elsewhere())
                 hosting.look_after()
@@ -217,6 +222,14 @@ class Node:
                 swept_s = now_s if sweep else swept_s
             idle.wait(_LOOK_S)
         self._keep_house(hosting, leading, sweep=True)
+
+    def _come_forward(self, hosting: Hosting, leading: Leading) -> None:
+        """Give way no more, if this node was started again, once it leads something, is warm, or has had its time."""
+        if self._modest_until_s is None:
+            return
+        over = leading.held or hosting.warm() or self._clock.steady_s() >= self._modest_until_s
+        if over and give_way(os.getsid(0), 0):
+            self._modest_until_s = None
 
     def _keep_house(self, hosting: Hosting, leading: Leading, *, sweep: bool) -> None:
         hosting.declare_safe()

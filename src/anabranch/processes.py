@@ -67,3 +67,11 @@ def give_way(session: int, niceness: int) -> bool:
     except OSError as error:
         return error.errno != errno.EAGAIN
     return True
+
+
+def gives_way(session: int) -> bool:
+    """Say whether a session of processes gives way to others."""
+    try:
+        return int(Path(f"/proc/{session}/autogroup").read_text().split()[-1]) > 0
+    except (OSError, ValueError, IndexError):
+        return False
