@@ -210,6 +210,49 @@ def test_late_rows_that_a_step_without_state_passed_on_are_left_out(two):
         planner.plan(0.0, LIMIT)
 
 
+@pytest.mark.parametrize(
+    ("works", "aligned", "by_rows"),
+    [
+        (["a", "b"], True, True),
+        (["a", "b", "c"], True, True),
+        (["elsewhere", "b"], True, True),
+        (["b", "a"], True, False),
+        (["c", "a", "b"], True, False),
+        (["a"], False, False),
+    ],
+)
+def test_replicas_keep_their_numbers(works, aligned, by_rows):
+    """How far each was read is noted by number where rows are taken; epochs have numbers of their own."""
+    for timestamp, expected in ((None, aligned), ("ts", by_rows)):
+        before = {"kind": "replicas", "channel": "counts", "timestamp": timestamp, "works": ["a", "b"]}
+        assert sources.may_become(before, {**before, "works": works}) is expected
+    assert not sources.may_become(before, {"kind": "text"})
+
+
+def test_a_drain_of_what_nobody_can_read_is_no_success(two):
+    """One was made anew, the other is gone: nothing is known of what they have."""
+    a, b = two
+    a.publish("x")
+    b.publish("x")
+    planner = source_of(a, b, timestamp="ts").planner()
+    taken(planner)
+    for one in (a, b):
+        shutil.rmtree(one.work)
+    Replica(a.work).publish("y").publish("z")
+    with pytest.raises(SourceError, match=r"nothing can be drained: without .*a, for good and .*b"):
+        planner.close(5.0)
+
+
+def test_a_wrong_name_is_told_from_a_replica_that_is_not_there(two, tmp_path):
+    """Else people would wait for it, or declare columns for it."""
+    with pytest.raises(SourceError, match="no channel 'wrong'") as caught:
+        sources.read_replicas("wrong", two[0].work).raw_schema()
+    assert "counts" in caught.value.hint
+    (tmp_path / "link").symlink_to(two[0].work)
+    with pytest.raises(PipelineError, match="link twice"):
+        sources.read_replicas("counts", two[0].work, tmp_path / "link")
+
+
 def test_a_replica_that_was_made_anew_is_another(two, tmp_path):
     """Its numbers do not mean what they meant: of what it published under those that were taken, nobody would know."""
     a, b = two

@@ -284,22 +284,27 @@ class Hosting:
         while self._stop() != "now" and not ended.is_set():
             if self._setup.clock.steady_s() - looked_s >= _LOOK_FOR_REPLICAS_S:
                 looked_s = self._setup.clock.steady_s()
-                without = pacer.without()
-                for name in {*told, *without}:
-                    if told.get(name) != without.get(name):
-                        self._setup.note("replicas", source=name, without=without.get(name, []))
-                told = without
+                told = self._tell_replicas(pacer, told)
             if self._stop() == "drain" and not stopping:
                 stopping = True
                 pacer.stop_taking()
             instruction = pacer.step(self.upkeep.downstream(self.delivered()))
             if instruction == "finish":
+                self._tell_replicas(pacer, told)
                 pacer.note_positions()
                 self._setup.work.end_with(pacer.last_epoch, self._setup.options.session)
                 return
             if instruction == "wait":
                 with self._wake:
                     self._wake.wait(_PACE_POLL_S)
+
+    def _tell_replicas(self, pacer: Pacer, told: dict[str, list[str]]) -> dict[str, list[str]]:
+        """Note which replicas each source does without, where that changed; return it."""
+        without = pacer.without()
+        for name in {*told, *without}:
+            if told.get(name) != without.get(name):
+                self._setup.note("replicas", source=name, without=without.get(name, []))
+        return without
 
     # Keeping it bounded
 

@@ -6,6 +6,7 @@ restart cannot heal is not restarted; one that keeps dying without publishing an
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -261,3 +262,10 @@ class Fleet:
         self._ending = True
         for _, node in self._nodes:
             node.process.terminate()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until every node has ended, but not for longer than that."""
+        deadline_s = self._clock.steady_s() + timeout_s
+        for _, node in self._nodes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                node.process.wait(max(0.0, deadline_s - self._clock.steady_s()))

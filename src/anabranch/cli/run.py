@@ -27,6 +27,8 @@ from anabranch.segments import cut, override, strategies
 from anabranch.watching import News, Watch
 from anabranch.work import Work
 
+# How long nodes that are told to end may take before the command returns without them.
+_ENDING_S = 10.0
 _LOOK_S = 0.1
 _LINE_EVERY_S = 5.0
 
@@ -119,6 +121,7 @@ def _look_after(fleet: Fleet, view: _View, options: NodeOptions, nodes: int, sec
                     fleet.terminate()
             except NodeEnded:
                 fleet.terminate()
+                fleet.wait(_ENDING_S)
                 raise
     view.finish(fleet.restarts)
 

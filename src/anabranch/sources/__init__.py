@@ -63,14 +63,18 @@ def may_become(before: dict[str, Any] | None, after: dict[str, Any] | None) -> b
     """Say whether a source may go on as another. Pure.
 
     Only what does not change the rows that were already taken may differ: malformed rows may be diverted from now on,
-    for until now there were none; replicas may be elsewhere, and there may be more of them.
+    for until now there were none; replicas may be elsewhere, and there may be more of them. Where rows are taken, it is
+    noted by number how far each replica was read: one that is still there keeps its number.
     """
     if before == after:
         return True
     if before is None or after is None:
         return False
     if before.get("kind") == "replicas":
-        return {**before, "works": after.get("works")} == after and len(after["works"]) >= len(before["works"])
+        were, are = before["works"], after.get("works", [])
+        moved = [work for work in were if work in are and are.index(work) != were.index(work)]
+        in_order = before.get("timestamp") is None or not moved
+        return {**before, "works": are} == after and len(are) >= len(were) and in_order
     return {**before, "malformed": "divert"} == after and before.get("malformed") == "fail"
 
 

@@ -204,6 +204,11 @@ class TuplePlanner:
                 while self._manifest(number, end, now_s) is not None:
                     end += 1
                 last[number] = end - 1
+            if all(number in self._lost or self._replicas[number].is_away(now_s) for number in last):
+                raise SourceError(
+                    f"of {self._channel!r} nothing can be drained: without {' and '.join(self.without(now_s))}",
+                    hint="one that was lost for good has trimmed what was not read yet, or was made anew",
+                )
             self._last = last
 
     def ended(self, now_s: float) -> bool:

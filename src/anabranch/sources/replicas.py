@@ -61,9 +61,12 @@ class ReplicaChannels:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "works", tuple(self.works))
-        if not self.works or len(set(self.works)) != len(self.works):
+        real = [os.path.realpath(work) for work in self.works]
+        twice = [work for number, work in enumerate(self.works) if real[number] in real[:number]]
+        if not real or twice:
+            what = f"{twice[0]} twice" if twice else "no work directory"
             raise PipelineError(
-                f"read_replicas({self.channel!r}) names {len(self.works)} work directories, or one twice",
+                f"read_replicas({self.channel!r}) names {what}",
                 hint='name each replica once: ab.read_replicas("counts", "site-a/work", "site-b/work")',
             )
         if not self.channel or "/" in self.channel or self.channel.startswith("."):
@@ -86,6 +89,11 @@ class ReplicaChannels:
                 return ddl.render(from_arrow_schema(found))
             except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
                 continue
+        known = {path.name for place in self.places() for path in place.parent.glob("*") if path.is_dir()}
+        if known:
+            raise SourceError(
+                f"the replicas have no channel {self.channel!r}", hint=f"they have {', '.join(sorted(known))}"
+            )
         raise SourceError(
             f"no replica of channel {self.channel!r} is there yet, so its columns are not known",
             hint='start one of them first, or declare the columns: schema="ts timestamp, …"',
@@ -102,6 +110,14 @@ class ReplicaChannels:
         }
 
     def check(self) -> None:
+        for place in self.places():
+            with contextlib.suppress(OSError, ValueError):
+                made_of = json.loads((place / "channel.json").read_bytes()).get("source")
+                if made_of is not None and made_of.get("kind") != "replicas":
+                    raise PipelineError(
+                        f"{self.channel!r} is a source of {place.parent.parent}: its rows are where it has them from",
+                        hint="read what a step publishes",
+                    )
         names = self.own_schema().names
         taken = {field.name for field in ADDED} & set(names)
         if taken and not self.aligned:
@@ -111,17 +127,9 @@ class ReplicaChannels:
         times = [field.name for field in self.own_schema() if field.type == ADDED[1].type]
         if self.timestamp is not None and self.timestamp not in times:
             raise PipelineError(
-                f"channel {self.channel!r} has no timestamp {self.timestamp!r}, but {', '.join(times) or 'none'}",
-                hint="name the column of its event time: timestamp=…",
+                f"channel {self.channel!r} has no timestamp {self.timestamp!r}",
+                hint=f"name the column of its event time: timestamp=… ({', '.join(times) or 'it has none'})",
             )
-        for place in self.places():
-            with contextlib.suppress(OSError, ValueError):
-                made_of = json.loads((place / "channel.json").read_bytes()).get("source")
-                if made_of is not None and made_of.get("kind") != "replicas":
-                    raise PipelineError(
-                        f"{self.channel!r} is a source of {place.parent.parent}: its rows are where it has them from",
-                        hint="read what a step publishes",
-                    )
 
     @property
     def aligned(self) -> bool:
