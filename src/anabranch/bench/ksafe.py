@@ -1,10 +1,10 @@
 """What k-safe replication costs, and what it is worth, for k = 0, 1, 2 in one run.
 
-*Degrees*: rows a second, latency and CPU while nothing fails, for a stateless step (rows of 256 bytes) and a word count
-(Tanuwidjaja 2015, figures 8 and 9; Hwang 2009, table 5.1). *Kills*: k nodes are killed at the same moment; the longest
-time between two published epochs from then until all are back, beside the longest without a fault in the same run.
-*Slow*: one replica is stopped in bursts for nine tenths of the time; the latency of epochs with that, and without, and
-how long it takes to be in step again.
+*Degrees*: latency and CPU at a steady pace, and how many rows a second are published when more come than can be, for a
+stateless step (rows of 256 bytes) and a word count (Tanuwidjaja 2015, figures 8 and 9; Hwang 2009, table 5.1).
+*Kills*: k nodes are killed at the same moment; the longest time between two published epochs from then until all are
+back, beside the longest without a fault in the same run. *Slow*: one replica is stopped in bursts for nine tenths of
+the time; the latency of epochs with that, and without, and how long it takes to be in step again.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ PARTS = ("degrees", "kills", "slow")
 _STRATEGIES = ("none", "ksafe", "ksafe-2")
 # What figures 8 and 9 are about, with the size of a row.
 _KINDS = {"pass_through": 256, "windowed": 8}
+# More than any of them can take in, and for how long.
+_FLOOD_ROWS_PER_S = 1_000_000
+_FLOODED_S = 10.0
 _LOOK_S = 0.2
 # For how long it is left alone before a kill: about as long as it takes until all are back, for the longest of many
 # gaps is longer than the longest of few.
@@ -106,7 +109,7 @@ def summary(report: Report) -> dict[str, dict[str, float]]:
     return found
 
 
-_DEGREE = ("rows_per_s", "latency_s", "p99_s", "cpu_per_replica")
+_DEGREE = ("rows_per_s", "most_rows_per_s", "latency_s", "p99_s", "cpu_per_replica")
 
 
 @contextmanager
@@ -127,7 +130,7 @@ def _running(k: int, kind: str, options: KSafeOptions) -> Iterator[tuple[NodesSu
 
 
 def _degree(k: int, kind: str, options: KSafeOptions) -> dict[str, Any]:
-    with _running(k, kind, options) as (subject, _):
+    with _running(k, kind, options) as (subject, writer):
         sessions = subject.sessions()
         before = sum(map(cpu_s, sessions))
         first, began_s = subject.last_epoch(), time.time()
@@ -137,8 +140,15 @@ def _degree(k: int, kind: str, options: KSafeOptions) -> dict[str, Any]:
         if subject.sessions() != sessions:
             raise AnabranchError("a node was lost while it was measured: the machine is too busy; run it again")
         latencies = subject.latencies(first, last)
+        rows = subject.rows(first, last)
+        writer.go_on_with(_FLOOD_ROWS_PER_S)
+        time.sleep(_FLOODED_S)
+        flooded, flooded_s = subject.last_epoch(), time.time()
+        time.sleep(_FLOODED_S)
+        most = subject.rows(flooded, subject.last_epoch()) / (time.time() - flooded_s)
         return {
-            "rows_per_s": round(subject.rows(first, last) / took_s),
+            "rows_per_s": round(rows / took_s),
+            "most_rows_per_s": round(most),
             "latency_s": round(statistics.median(latencies), 3),
             "p99_s": _p99(latencies),
             "epoch_s": round(took_s / max(1, last - first), 3),

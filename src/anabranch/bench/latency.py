@@ -57,15 +57,22 @@ class Writer:
         self._stopping.set()
         self._thread.join()
 
+    def go_on_with(self, rows_per_second: int) -> None:
+        """Write more or fewer rows from now on."""
+        self._rows = int(rows_per_second * FILE_EVERY_S)
+
     def _loop(self) -> None:
         number = 0
         until_s = time.time()
-        words = pa.array([f"word{index % 1000:04d}".ljust(self._row_bytes, "x") for index in range(self._rows)])
+        words = pa.array([], pa.string())
         while not self._stopping.is_set():
             until_s += FILE_EVERY_S
             self._stopping.wait(max(0.0, until_s - time.time()))
+            rows = self._rows
+            if len(words) != rows:
+                words = pa.array([f"word{index % 1000:04d}".ljust(self._row_bytes, "x") for index in range(rows)])
             # The rows of a file were created evenly over the stretch that ends now.
-            created = np.linspace(until_s - FILE_EVERY_S, until_s, self._rows, endpoint=False) * 1e6
+            created = np.linspace(until_s - FILE_EVERY_S, until_s, rows, endpoint=False) * 1e6
             table = pa.table({"ts": pa.array(created.astype("int64"), pa.timestamp("us", tz="UTC")), "word": words})
             hidden = self._directory / f".{number:08d}"
             pq.write_table(table, hidden)

@@ -175,18 +175,23 @@ def plot_ksafe(report: Path, picture: Path) -> None:
     lines = lines_of(report)
     degrees = [line for line in lines if line["part"] == "degrees"]
     kills = [line for line in lines if line["part"] == "kills" and "longest_s" in line]
-    figure = Figure(figsize=(11, 4))
-    cpu, latency, gaps = figure.subplots(1, 3)
+    figure = Figure(figsize=(14, 4))
+    cpu, rows, latency, gaps = figure.subplots(1, 4)
     for kind in dict.fromkeys(line["kind"] for line in degrees):
         some = [line for line in degrees if line["kind"] == kind]
         numbers = [line["k"] for line in some]
         cpu.plot(numbers, [line["cpu_per_replica"] for line in some], "o-", label=kind)
+        rows.plot(numbers, [line["most_rows_per_s"] for line in some], "o-", label=kind)
         latency.plot(numbers, [line["p99_s"] for line in some], "o-", label=f"{kind}, p99")
         latency.plot(numbers, [line["latency_s"] for line in some], "o--", label=f"{kind}, median")
     for line in kills:
         gaps.plot([line["k"] - 0.1], [line["calm_s"]], ".", color="#9aa5b1")
         gaps.plot([line["k"] + 0.1], [line["longest_s"]], ".", color="#d62728")
-    for axes, what in ((cpu, "cores per replica"), (latency, "seconds from claim to publication")):
+    for axes, what in (
+        (cpu, "cores per replica"),
+        (rows, "rows/s when flooded"),
+        (latency, "seconds from claim to publication"),
+    ):
         axes.set(xlabel="k", ylabel=what, ylim=(0, None))
         if degrees:
             axes.legend(fontsize=7)
