@@ -168,6 +168,9 @@ class Node:
                 return False
             idle.wait(_LOOK_S)
         self._rounds.left()
+        if self._phase == "cold":
+            # Nobody else goes on: one that was started again has nobody to give way to.
+            give_way(os.getsid(0), 0)
         return True
 
     def _ended(self) -> bool:
