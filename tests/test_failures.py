@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.failures import MOST_FAILURES_WITHOUT_PROGRESS, Failure, judge, of_files
+from anabranch.failures import MOST_FAILURES_WITHOUT_PROGRESS, Failure, judge, of_files, poison
 
 FIRST = Failure("r000000.aaaaaaaa", 7, "ZeroDivisionError: division by zero")
 
@@ -36,7 +36,19 @@ TABLE = {
 @pytest.mark.parametrize(("history", "failure", "verdict"), TABLE.values(), ids=TABLE)
 def test_a_failure_is_judged_by_those_before_it(history, failure, verdict):
     """One line of the table: the failures since the last release, the new one, and what is done."""
-    assert judge(history, failure) == verdict
+    assert judge(history, failure, floor=6) == verdict
+
+
+@pytest.mark.parametrize("history", [[], [failed(0)], different(MOST_FAILURES_WITHOUT_PROGRESS + 3)])
+def test_who_is_overtaken_does_not_fail(history):
+    """Racing replicas went on and what it would read is trimmed: it goes on from their state, as often as need be."""
+    assert judge(history, failed(1), floor=7) == "overtaken"
+
+
+def test_a_unit_that_fails_says_how_often():
+    """Twice alike, or too often in different ways."""
+    assert "failed twice on epoch 7: ZeroDivisionError" in poison("counts", [failed(0)], failed(1)).message
+    assert "failed 5 times without progress, now on epoch 7" in poison("counts", different(4), failed(90)).message
 
 
 @pytest.mark.parametrize("errors", [["same"] * 10, [f"error {number}" for number in range(10)], ["a", "b"] * 5])
@@ -45,7 +57,7 @@ def test_a_unit_that_never_progresses_is_given_up(errors):
     history = []
     for run, error in enumerate(errors):
         failure = failed(run, error=error)
-        if judge(history, failure) == "fail":
+        if judge(history, failure, floor=-1) == "fail":
             break
         history.append(failure)
     assert len(history) < MOST_FAILURES_WITHOUT_PROGRESS
@@ -54,7 +66,7 @@ def test_a_unit_that_never_progresses_is_given_up(errors):
 def test_judging_changes_nothing():
     """The history is the caller's: it is read, not written."""
     history = [failed(0)]
-    judge(history, failed(1))
+    judge(history, failed(1), floor=-1)
     assert history == [failed(0)]
 
 

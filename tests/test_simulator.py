@@ -18,7 +18,7 @@ HISTORIES = int(os.environ.get("ANABRANCH_HISTORIES", "2000"))
 # Seeds of histories that once broke a promise, or the simulator. A seed means another history when more or fewer things
 # are left to chance than before; what the older ones found has tests or broken variants of its own.
 _EARLIER = (6, 12, 22, 35, 57, 64, 81, 343, 463, 934, 942, 1056, 1350, 10528, 10734, 11185, 11204)
-ONCE_BROKEN = (*_EARLIER, 6996, 10297, 102028, 102229, 102965, 105827, 203231, 306415, 337365, 344629, 387575)
+ONCE_BROKEN = (*_EARLIER, 6996, 10297, 102028, 102229, 102965, 105827, 203231, 306415, 337365, 344629, 387575, 423097)
 BROKEN, KEPT = 3, 0
 MOST_HISTORIES = 3000
 
@@ -150,6 +150,13 @@ VARIANTS = [
         "channel/inputs.py",
         "begun = max(epoch, self.after)",
         "begun = epoch",
+    ),
+    Broken(
+        "racing: a replica that was overtaken counts as one that failed",
+        "failures.py",
+        "    if failure.epoch <= floor:\n",
+        "    if failure.epoch < 0:\n",
+        423097,
     ),
     Broken(
         "detection: the dead are never suspected",

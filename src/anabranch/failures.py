@@ -26,12 +26,22 @@ class Failure:
     error: str
 
 
-def judge(history: list[Failure], failure: Failure) -> Literal["restart", "fail"]:
-    """Say what to do about a failure, given the ones before it since the unit last released an epoch."""
-    same = [past for past in history if past.epoch == failure.epoch and past.error == failure.error]
-    if any(past.run != failure.run for past in same):
+def judge(history: list[Failure], failure: Failure, *, floor: int) -> Literal["restart", "overtaken", "fail"]:
+    """Say what to do about a failure, given the ones before it since the unit last released an epoch.
+
+    `floor` is up to where an input is trimmed. What is trimmed was safe, so a replica that fails there was overtaken by
+    one that races with it: it goes on from that one's state, and the epoch is no poison, however often this happens.
+    """
+    if failure.epoch <= floor:
+        return "overtaken"
+    if _repeated(history, failure):
         return "fail"
     return "fail" if len(history) + 1 >= MOST_FAILURES_WITHOUT_PROGRESS else "restart"
+
+
+def _repeated(history: list[Failure], failure: Failure) -> bool:
+    same = [past for past in history if past.epoch == failure.epoch and past.error == failure.error]
+    return any(past.run != failure.run for past in same)
 
 
 def of_files(error: str) -> bool:
@@ -39,14 +49,15 @@ def of_files(error: str) -> bool:
     return not error.startswith(MALFORMED) and "Trimmed" not in error
 
 
-def poison(unit: str, failure: Failure) -> AnabranchError:
-    """Return the error of a unit that failed twice in the same way."""
+def poison(unit: str, history: list[Failure], failure: Failure) -> AnabranchError:
+    """Return the error of a unit that failed twice in the same way, or too often."""
     hint = "fix the cause, then run again; it goes on with the same epoch"
     if failure.error.startswith(MALFORMED):
         hint = (
             'give the source malformed="divert", then run again: it goes on, and the row goes to the source\'s rejects'
         )
-    return UnitFailed(f"unit {unit!r} failed twice on epoch {failure.epoch}: {failure.error}", hint=hint)
+    often = "twice" if _repeated(history, failure) else f"{len(history) + 1} times without progress, now"
+    return UnitFailed(f"unit {unit!r} failed {often} on epoch {failure.epoch}: {failure.error}", hint=hint)
 
 
 def sink_failure(name: str, epoch: int, failure: BaseException, message: str) -> AnabranchError:

@@ -186,12 +186,15 @@ class Hosting:
         failure = Failure(unit.run, unit.committed() + 1, self._explained(unit, error))
         path = self._failures_path(name)
         history = [Failure(**past) for past in json.loads(path.read_bytes())] if path.exists() else []
-        self._setup.note("failed", unit=name, epoch=failure.epoch, error=failure.error)
-        if judge(history, failure) == "fail":
-            raise poison(name, failure) from error
-        if of_files(failure.error):
-            unit.doubt_base()
-        write_atomic(path, json.dumps([asdict(past) for past in [*history, failure]]).encode())
+        verdict = judge(history, failure, floor=unit.input_floor())
+        kind = "overtaken" if verdict == "overtaken" else "failed"
+        self._setup.note(kind, unit=name, epoch=failure.epoch, error=failure.error)
+        if verdict == "fail":
+            raise poison(name, history, failure) from error
+        if verdict == "restart":
+            if of_files(failure.error):
+                unit.doubt_base()
+            write_atomic(path, json.dumps([asdict(past) for past in [*history, failure]]).encode())
         self.replicas.end(name)
 
     def _explained(self, unit: Unit, error: BaseException) -> str:

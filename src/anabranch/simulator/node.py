@@ -167,11 +167,13 @@ class SimNode:
             if not isinstance(error, Superseded):
                 failure = Failure(unit.run, unit.committed() + 1, f"{type(error).__name__}: {error}")
                 history = self.world.failures.setdefault(name, [])
-                if judge(history, failure) == "fail":
-                    raise poison(name, failure)
-                if of_files(failure.error):
-                    unit.doubt_base()
-                history.append(failure)
+                verdict = judge(history, failure, floor=unit.input_floor())
+                if verdict == "fail":
+                    raise poison(name, history, failure)
+                if verdict == "restart":
+                    if of_files(failure.error):
+                        unit.doubt_base()
+                    history.append(failure)
             self.replicas.end(name)
 
     def _keep_house(self) -> None:
