@@ -18,7 +18,7 @@ from anabranch.chaos.faults import CATALOGUE, chosen, schedule
 from anabranch.chaos.history import History, read_history
 from anabranch.chaos.means import missing, possible
 from anabranch.chaos.nemeses import NEMESES
-from anabranch.chaos.recording import Recorder
+from anabranch.chaos.recording import Lookout, Recorder
 from anabranch.chaos.report import write_report
 from anabranch.chaos.scene import NotInjected, Scene
 from anabranch.chaos.workload import Workload
@@ -173,6 +173,24 @@ def test_what_was_planned_is_kept_and_tells_what_was_taken(tmp_path):
     channel.release(Manifest(2, Producer("pacer", "n", 0), 0.0, planned={"pieces": groups}))
     recorder.look()
     assert not recorder.took("lines", tmp_path / "a.parquet")
+    assert recorder.missed is None
+    for epoch in (3, 4):
+        channel.release(Manifest(epoch, Producer("pacer", "n", 0), 0.0, planned={"pieces": []}))
+    channel.trim(3)
+    recorder.look()
+    assert "plans of source 'lines' were forgotten before they were copied" in recorder.missed
+    assert not recorder.complete()
+
+
+def test_a_lookout_looks_all_the_time_and_once_more():
+    """What came in the last moment is seen too."""
+    seen = []
+    lookout = Lookout(lambda: seen.append("one"), lambda: seen.append("other"))
+    lookout.start()
+    wait_until(lambda: len(seen) >= 4, 5.0, "some looks")
+    lookout.end()
+    so_far = len(seen)
+    assert seen == ["one", "other"] * (so_far // 2)
 
 
 def test_a_source_without_files_is_refused(tmp_path):

@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from anabranch.channel.channel import Channel
-from anabranch.errors import AnabranchError
+from anabranch.errors import AnabranchError, Trimmed
 from anabranch.work import Work
+
+_LOOK_S = 0.1
 
 
 class Recorder:
@@ -23,9 +27,11 @@ class Recorder:
         # The last piece that was taken of every file, by source.
         self._pieces: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in sources}
         self.recorded = Work.create(recorded)
+        # What went before it could be copied: without it nothing can be judged.
+        self.missed: str | None = None
 
     def look(self) -> None:
-        """Copy what is new. To be called at least every few seconds."""
+        """Copy what is new. To be called several times in the seconds that inputs are left for standbys."""
         for name in self._sources:
             try:
                 channel = Work.open(self._work).channel(name)
@@ -40,6 +46,8 @@ class Recorder:
                         mine.release(manifest)
                         for piece in (manifest.planned or {}).get("pieces", []):
                             self._pieces[name][piece["file"]] = piece
+            except Trimmed as error:
+                self.missed = f"plans of source {name!r} were forgotten before they were copied: {error.message}"
             except (AnabranchError, OSError):
                 continue  # not there yet, or just being damaged: the next look sees it
 
@@ -57,6 +65,33 @@ class Recorder:
             and self._channels[name].last_epoch() == Work.open(self._work).channel(name).last_epoch()
             for name in self._sources
         )
+
+
+class Lookout:
+    """Looks all the time, in a thread of its own: what else there is to do in a run may take many seconds."""
+
+    def __init__(self, *looks: Callable[[], None]) -> None:
+        self._looks = looks
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._look_on, name="lookout", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Look once more, and end."""
+        self._ending.set()
+        self._thread.join()
+        self._look()
+
+    def _look_on(self) -> None:
+        while not self._ending.wait(_LOOK_S):
+            self._look()
+
+    def _look(self) -> None:
+        for look in self._looks:
+            look()
 
 
 class Deliveries:

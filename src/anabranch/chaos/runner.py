@@ -15,7 +15,7 @@ from anabranch.chaos.history import History
 from anabranch.chaos.judging import judge
 from anabranch.chaos.means import missing, possible
 from anabranch.chaos.protection import protection
-from anabranch.chaos.recording import Deliveries, Recorder
+from anabranch.chaos.recording import Deliveries, Lookout, Recorder
 from anabranch.chaos.scene import NotInjected, Scene
 from anabranch.chaos.verdict import Course, drawn_sinks, lossy_sinks, verdict
 from anabranch.chaos.workload import Workload
@@ -119,6 +119,8 @@ class Chaos:
         self._scene = Scene(self._cluster, self._units, list(self._graph.sources), readers, workload, healed)
         self._deliveries = Deliveries([output_path(self._scratch, name) for name in self._graph.sinks])
         self._recorder = Recorder(self._cluster.work_path, self._scratch / "recorded", list(self._graph.sources))
+        lookout = Lookout(self._recorder.look, self._deliveries.look)
+        lookout.start()
         failed: str | None = None
         try:
             self._cluster.mount()
@@ -134,8 +136,7 @@ class Chaos:
         finally:
             self._scene.put_right(everything=True)
             self._cluster.end()
-            self._recorder.look()
-            self._deliveries.look()
+            lookout.end()
             self._cluster.unmount()
         return self._judged(workload, failed)
 
@@ -143,8 +144,8 @@ class Chaos:
 
     def _look(self) -> bool:
         """Look after the nodes; a pipeline that stopped because of damage goes on when that is put right."""
-        self._recorder.look()
-        self._deliveries.look()
+        if self._recorder.missed is not None:
+            raise AnabranchError(f"it could not be judged: {self._recorder.missed}")
         self._scene.put_right()
         try:
             return self._cluster.poll()
@@ -250,7 +251,7 @@ class Chaos:
         self._note_what_was_seen()
         judgement = None
         if failed is None and not self._recorder.complete():
-            failed = "it could not be judged: plans of the sources were forgotten before they were copied"
+            failed = "it could not be judged: not all plans of the sources could be copied"
         if failed is None:
             self._say("comparing with the run without faults, and with a batch query …")
             options = self._node_options
