@@ -44,9 +44,9 @@ def source_of(*replicas, **options):
     return sources.read_replicas("counts", *(replica.work for replica in replicas), **options)
 
 
-def taken(planner, now_s=0.0):
+def taken(planner, now_s=0.0, limit=LIMIT):
     """Let a planner take what is next; return the range and its rows."""
-    planned = planner.plan(now_s, LIMIT)
+    planned = planner.plan(now_s, limit)
     rows = [row for batch in planner.taken(planned) for row in batch.to_pylist()] if planned else []
     planner.apply(planned)
     return planned, rows

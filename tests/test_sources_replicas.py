@@ -10,6 +10,7 @@ from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.manifest import Manifest, Producer
 from anabranch.errors import Corrupt, PipelineError, SourceError
 from anabranch.sources import replica
+from anabranch.sources.source import Limit
 from replicas_elsewhere import LIMIT, SCHEMA, Replica, source_of, taken, words
 
 
@@ -360,3 +361,18 @@ def test_replicas_may_move_and_become_more(two, tmp_path):
     assert not sources.may_become(before, {**before, "channel": "other"})
     snapshot = source_of(two[0], timestamp="ts").planner().snapshot()
     assert not source_of(*two, timestamp="ts").planner(snapshot).waiting(0.0)
+
+
+@pytest.mark.parametrize("limit", [Limit(2, 1 << 20), Limit(1000, 20)], ids=["rows", "bytes"])
+def test_no_more_is_taken_at_once_than_fits(two, limit):
+    """Whole epochs of a replica, until there are rows or bytes enough for an epoch; the rest comes next."""
+    a, b = two
+    for number in range(6):
+        a.publish("one", "two", at_us=(10_000 + number, 20_000 + number), watermark_ms=1)
+    b.publish("one", at_us=10_000, watermark_ms=1)
+    planner = source_of(a, b, timestamp="ts").planner()
+    for number in range(6):
+        planned, rows = taken(planner, limit=limit)
+        assert (planned["stretches"][0]["first"], planned["stretches"][0]["last"]) == (number, number)
+        assert words(rows).count("two") == 1
+    assert taken(planner)[0] == {}

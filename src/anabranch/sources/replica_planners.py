@@ -165,7 +165,7 @@ class TuplePlanner:
     def plan(self, now_s: float, limit: Limit) -> Range:
         stretches, rows = [], []
         for number in self._next:
-            stretch, taken = self._stretch(number, now_s, limit.rows)
+            stretch, taken = self._stretch(number, now_s, limit)
             if stretch is not None:
                 stretches.append(stretch)
                 rows.extend(taken)
@@ -246,12 +246,16 @@ class TuplePlanner:
                 hint="let them retain more epochs (settings: retain_epochs), and read from the beginning",
             )
 
-    def _stretch(self, number: int, now_s: float, most_rows: int) -> tuple[Range | None, list[pa.RecordBatch]]:
-        """Return what a replica has published since, as far as it can be read, and its punctuation."""
+    def _stretch(self, number: int, now_s: float, limit: Limit) -> tuple[Range | None, list[pa.RecordBatch]]:
+        """Return what a replica has published since, as far as it can be read at once, and its punctuation."""
         replica, first = self._replicas[number], self._next[number]
-        last, count, late, rows = first - 1, 0, 0, []
+        last, count, size, late, rows = first - 1, 0, 0, 0, []
         until_ms, mark = self._until_ms[number], self._marks[number]
-        while count < most_rows and (manifest := self._manifest(number, last + 1, now_s)) is not None:
+        while (
+            count < limit.rows
+            and size < limit.size_bytes
+            and (manifest := self._manifest(number, last + 1, now_s)) is not None
+        ):
             try:
                 taken = replica.rows(manifest)
             except (OSError, Corrupt):
@@ -260,7 +264,8 @@ class TuplePlanner:
             in_time = self._in_time(replica, manifest, taken, until_ms)
             late += _count(taken) - _count(in_time)
             rows += [_marked(batch, number) for batch in in_time]
-            last, count, mark = last + 1, count + (manifest.rows or 0), mark_of(manifest)
+            last, mark = last + 1, mark_of(manifest)
+            count, size = count + _count(taken), size + sum(batch.nbytes for batch in taken)
             until_ms = until_ms if manifest.watermark_ms is None else manifest.watermark_ms
         if last < first:
             return None, []

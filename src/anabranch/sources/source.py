@@ -24,7 +24,7 @@ Range = dict[str, Any]
 
 @dataclass(frozen=True)
 class Limit:
-    """The largest epoch that may be planned. A source uses the measure it knows; the other is ignored."""
+    """The largest epoch that may be planned. A source uses what it can measure before it plans."""
 
     rows: int
     size_bytes: int
