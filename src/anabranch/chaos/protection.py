@@ -18,6 +18,7 @@ from anabranch.pipeline import Graph
 from anabranch.segments import Segment, guarantees, override, strategies
 from anabranch.strategies import Strategy
 from anabranch.strategies.named import by_name
+from anabranch.strategies.strategy import View
 
 _TIMEOUT_S = 300.0
 
@@ -51,6 +52,11 @@ def chosen(planned: list[Mapping[str, object]], store: str) -> dict[str, Strateg
         for segment in planned
         if segment["chosen"]
     }
+
+
+def stands_by(strategy: Strategy) -> bool:
+    """Say whether a unit that runs well has standbys. Pure."""
+    return strategy.standby(View(published=9, waiting=9, saved=9, mergeable=True)) is not None
 
 
 def _planned(asked: Asked) -> list[Mapping[str, object]]:

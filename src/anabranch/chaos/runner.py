@@ -14,7 +14,7 @@ from anabranch.chaos.faults import Strike, chosen, schedule
 from anabranch.chaos.history import History
 from anabranch.chaos.judging import judge
 from anabranch.chaos.means import missing, possible
-from anabranch.chaos.protection import protection
+from anabranch.chaos.protection import protection, stands_by
 from anabranch.chaos.recording import Deliveries, Lookout, Recorder
 from anabranch.chaos.scene import NotInjected, Scene
 from anabranch.chaos.verdict import Course, drawn_sinks, lossy_sinks, verdict
@@ -187,7 +187,8 @@ class Chaos:
 
     def _standbys(self) -> bool:
         units = [unit for node in self._cluster.status() for unit in node["units"]]
-        return {unit["unit"] for unit in units if unit["role"] != "primary"} >= set(self._units)
+        wanted = {name for name, strategy in self._strategies.items() if stands_by(strategy)}
+        return {unit["unit"] for unit in units if unit["role"] != "primary"} >= wanted
 
     def _break_things(self) -> None:
         began_s = time.monotonic()
