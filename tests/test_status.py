@@ -16,7 +16,7 @@ from anabranch.agent import Agent
 from anabranch.channel.channel import Channel, ChannelSpec
 from anabranch.channel.manifest import Manifest, Part, Producer
 from anabranch.cli.main import app
-from anabranch.cli.status import _failover, _units
+from anabranch.cli.status import _failover, _redundancy, _units
 from anabranch.status import channel_status, collect, redundancy
 from anabranch.work import Announcement, Work
 
@@ -190,13 +190,24 @@ def unit_of(role, epoch, **fields):
     return {"unit": "counts", "role": role, "generation": None, "epoch": epoch, "temperature": None, **fields}
 
 
+def node_of(number, phase, *units, zone=None):
+    return {
+        "name": f"node-{number}",
+        "pid": 10 + number,
+        "alive": True,
+        "phase": phase,
+        "zone": zone,
+        "units": list(units),
+    }
+
+
 def test_units_are_shown_with_role_and_lag():
     """Who leads in which generation, who stands by how, and by how many epochs each is behind what is published."""
     nodes = [
-        {"name": "node-1", "pid": 11, "phase": "running", "units": [unit_of("primary", 41, generation=3)]},
-        {"name": "node-2", "pid": 12, "phase": "running", "units": [unit_of("standby", 38, temperature="trailing")]},
-        {"name": "node-3", "pid": 13, "phase": "running", "units": [unit_of("standby", -1, scratch=True)]},
-        {"name": "node-4", "pid": 14, "phase": "cold", "units": []},
+        node_of(1, "running", unit_of("primary", 41, generation=3)),
+        node_of(2, "running", unit_of("standby", 38, temperature="trailing")),
+        node_of(3, "running", unit_of("standby", -1, scratch=True), zone="left"),
+        node_of(4, "cold"),
     ]
     rows = [
         [cell.strip() for cell in line.split("│")[1:-1]] for line in shown(_units(nodes, {"counts": 41})).splitlines()
@@ -204,7 +215,7 @@ def test_units_are_shown_with_role_and_lag():
     assert [row for row in rows if row] == [
         ["node-1 (11)", "counts", "primary, generation 3", "41", "0", "–"],
         ["node-2 (12)", "counts", "standby, trailing", "38", "3", "–"],
-        ["node-3 (13)", "counts", "standby, warming up", "–", "–", "–"],
+        ["node-3 (13), left", "counts", "standby, warming up", "–", "–", "–"],
         ["node-4 (14)", "–", "cold", "–", "–", "–"],
     ]
 
@@ -230,11 +241,36 @@ def test_redundancy_is_what_runs_of_what_should():
     """Scratch runs, nodes that do not answer and replicas far behind do not count; units of one node have none."""
     running = [{"unit": "counts", "scratch": False, "epoch": 95}, {"unit": "other", "scratch": False, "epoch": 9}]
     nodes = [
-        {"name": "node-1", "alive": True, "units": running},
-        {"name": "node-2", "alive": True, "units": [{"unit": "counts", "scratch": True, "epoch": 99}]},
-        {"name": "node-3", "alive": False, "units": []},
-        {"name": "node-4", "alive": True, "units": running},
-        {"name": "node-5", "alive": True, "units": [{"unit": "counts", "scratch": False, "epoch": 50}]},
+        node_of(1, "running", *running, zone="left"),
+        node_of(2, "running", {"unit": "counts", "scratch": True, "epoch": 99}),
+        {**node_of(3, "running", *running), "alive": False},
+        node_of(4, "running", *running),
+        node_of(5, "running", {"unit": "counts", "scratch": False, "epoch": 50}),
     ]
     promises = {"counts": {"copies": 3}, "other": {}}
-    assert redundancy(nodes, promises, {"counts": 99}) == [{"unit": "counts", "wanted": 3, "present": 2}]
+    assert redundancy(nodes, promises, {"counts": 99}) == [
+        {"unit": "counts", "wanted": 3, "present": 2, "zones": ["left", None]}
+    ]
+    assert redundancy([], promises, {}) == [{"unit": "counts", "wanted": 3, "present": 0, "zones": []}]
+
+
+@pytest.mark.parametrize(
+    ("zones", "wanted", "text"),
+    [
+        ([None, None], 2, "counts: on 2 of 2 nodes, survives the loss of 1 at once"),
+        (["left", "right"], 2, "counts: on 2 of 2 nodes, survives the loss of 1 at once"),
+        (["left", None], 2, "counts: on 2 of 2 nodes, survives the loss of 1 at once"),
+        (["left"], 1, "counts: on 1 of 1 nodes, survives the loss of 0 at once"),
+        (["left"], 2, "warning: counts: on 1 of 2 nodes, survives the loss of 0 at once (asked for: 1)"),
+        ([], 2, "warning: counts: on 0 of 2 nodes, survives the loss of 0 at once (asked for: 1)"),
+        (
+            ["left", "left"],
+            3,
+            "warning: counts: on 2 of 3 nodes, survives the loss of 1 at once"
+            + " (asked for: 2; but not that of zone left, where all are)",
+        ),
+    ],
+)
+def test_what_could_be_lost_is_said(zones, wanted, text):
+    """How many nodes at once; it is a warning if these are fewer than asked for, or if all are in one zone."""
+    assert _redundancy({"unit": "counts", "wanted": wanted, "present": len(zones), "zones": zones}) == text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from anabranch.agent import ask
@@ -36,21 +35,20 @@ def collect(work: Work) -> dict[str, Any]:
 def redundancy(
     nodes: list[dict[str, Any]], promises: dict[str, dict[str, Any]], published: dict[str, int | None]
 ) -> list[dict[str, Any]]:
-    """Return, for units that run on several nodes at once, on how many they should, and on how many they do. Pure.
+    """Return, for units that run on several nodes at once, on how many they should, on how many they do, in what zones.
 
-    One that hangs, or is far behind for another reason, could not go on by itself, and does not count.
+    One that hangs, or is far behind for another reason, could not go on by itself, and does not count. Pure.
     """
-    running = Counter(
-        unit["unit"]
-        for node in nodes
-        if node["alive"]
-        for unit in node["units"]
-        if not unit.get("scratch") and (published.get(unit["unit"]) or 0) - unit["epoch"] <= _MOST_BEHIND
-    )
+    zones: dict[str, list[str | None]] = {}
+    for node in nodes:
+        for unit in node["units"] if node["alive"] else ():
+            behind = (published.get(unit["unit"]) or 0) - unit["epoch"]
+            if not unit.get("scratch") and behind <= _MOST_BEHIND:
+                zones.setdefault(unit["unit"], []).append(node["zone"])
+    wanted = {name: promised["copies"] for name, promised in promises.items() if "copies" in promised}
     return [
-        {"unit": name, "wanted": promised["copies"], "present": running[name]}
-        for name, promised in promises.items()
-        if "copies" in promised
+        {"unit": name, "wanted": count, "present": len(zones.get(name, ())), "zones": zones.get(name, [])}
+        for name, count in wanted.items()
     ]
 
 

@@ -39,7 +39,8 @@ def status(*, work: WorkOption = None, as_json: JsonOption = False, trace: Trace
         text = f"{name}: {promised['promised']} ({promised['class']}, {how})"
         console.print(text, highlight=False, markup=False)
     for some in found["redundancy"] if alive else ():
-        console.print(_redundancy(some), highlight=False, style=None if some["present"] >= some["wanted"] else "yellow")
+        text = _redundancy(some)
+        console.print(text, highlight=False, markup=False, style="yellow" if text.startswith(_WARNING) else None)
     console.print(_channels(found["channels"]))
     if found["failovers"]:
         console.print("takeovers", style="italic")
@@ -55,7 +56,7 @@ def _units(nodes: list[dict[str, Any]], published: dict[str, int | None]) -> Tab
     for heading in ("node", "unit", "role", "epoch", "lag", "kept"):
         table.add_column(heading)
     for node in nodes:
-        who = f"{node['name']} ({node['pid']})"
+        who = f"{node['name']} ({node['pid']})" + (f", {node['zone']}" if node["zone"] else "")
         for unit in node["units"]:
             at = unit["epoch"]
             lag = "–" if at < 0 else str(max(0, (published.get(unit["unit"]) or 0) - at))
@@ -74,12 +75,16 @@ def _role(unit: dict[str, Any]) -> str:
 
 
 def _redundancy(some: dict[str, Any]) -> str:
-    """Say how many nodes may be lost now, and warn if these are fewer than asked for."""
-    present, wanted = some["present"], some["wanted"]
+    """Say how many nodes may be lost now, and warn if these are fewer than asked for, or all in one zone."""
+    present, wanted, zones = some["present"], some["wanted"], set(some["zones"])
     text = f"{some['unit']}: on {present} of {wanted} nodes, survives the loss of {max(0, present - 1)} at once"
-    return text if present >= wanted else f"warning: {text} (asked for: {wanted - 1})"
+    lacking = [f"asked for: {wanted - 1}"] if present < wanted else []
+    if present > 1 and len(zones) == 1 and None not in zones:
+        lacking.append(f"but not that of zone {zones.pop()}, where all are")
+    return f"{_WARNING}{text} ({'; '.join(lacking)})" if lacking else text
 
 
+_WARNING = "warning: "
 _PHASES = {
     "detected_s": "noticed",
     "restore_s": "restored",
