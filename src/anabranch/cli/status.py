@@ -80,7 +80,7 @@ def _redundancy(some: dict[str, Any]) -> str:
     text = f"{some['unit']}: on {present} of {wanted} nodes, survives the loss of {max(0, present - 1)} at once"
     lacking = [f"asked for: {wanted - 1}"] if present < wanted else []
     if present > 1 and len(zones) == 1 and None not in zones:
-        lacking.append(f"but not that of zone {zones.pop()}, where all are")
+        lacking.append(f"not of zone {zones.pop()}, where all are")
     return f"{_WARNING}{text} ({'; '.join(lacking)})" if lacking else text
 
 
