@@ -82,3 +82,36 @@ def test_links_to_doubted_files_are_doubted():
     assert chosen(Output(3), [linked, linked_twice], kept) is kept
     further = Run("r7", 4, origin=("r1", 3))
     assert chosen(Output(4, by="r7"), [broken, linked, further], kept) is further, "it ran since"
+
+
+@dataclass
+class Ahead(Run):
+    """One that has written what is not published yet."""
+
+    def pending_until(self, epoch):
+        return [Manifest(epoch, Producer("counts", self.name, 0), 0.0, rows=0)]
+
+
+def test_what_is_not_published_is_not_trusted_after_a_crash_of_the_system():
+    """It would be shipped and published before anyone knows whether its state can be read; it can be executed again."""
+    ahead, level = Ahead("r1", 3, boot="earlier"), Run("r2", 2, boot="earlier", origin=("r1", 2))
+    kept = Run("restored", 2, origin=("r1", 2))
+    assert chosen(Output(2), [ahead], kept) is kept
+    assert chosen(Output(2), [ahead, level]) is level
+    assert chosen(Output(2), [ahead]) is ahead, "there is nothing else"
+    assert chosen(Output(-1), [Ahead("r1", 0, boot="earlier")]) is None, "nothing is lost by beginning anew"
+    trusted = Ahead("r1", 3)
+    assert chosen(Output(2), [trusted, level], kept) is trusted
+
+
+def test_a_standby_waits_on_what_can_be_trusted():
+    """Or on what is published; with anything else it could publish what nobody can go on from."""
+
+    def stood_by(output, *runs):
+        return choose(lambda: runs, None, Wanted(output=output), boot=BOOT, floor=0)
+
+    ahead, level = Ahead("r1", 3, boot="earlier"), Run("r2", 2, boot="earlier", origin=("r1", 2))
+    assert stood_by(Output(2), ahead) is None
+    assert stood_by(Output(2), ahead, level) is level
+    assert stood_by(Output(2), trusted := Ahead("r1", 3)) is trusted
+    assert stood_by(None, Run("r1", 3, boot="earlier")).name == "r1", "where epochs may be executed again, anything"

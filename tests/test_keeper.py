@@ -166,6 +166,24 @@ class SlowStore:
         self.gate.set()
 
 
+def test_what_a_run_inherited_is_kept_when_it_has_come_to_something(keep):
+    """Until then nobody knows whether the files can be gone on from, and the run that came to it has kept its own."""
+    store = MemoryStore()
+    kept = keep({"one": store}, origin=lambda epoch: "r000000.00000000" if epoch == 6 else "")
+    kept.checkpoint.commit(6)
+    kept.keeper.look()
+    kept.ship(7)
+    assert kept.shipped == [("one", 7)]
+
+
+def test_what_a_run_inherited_is_kept_at_once_where_something_waits_for_it(keep):
+    """An epoch that is published when it is shipped, say; and the version says whose state it is."""
+    store = MemoryStore()
+    kept = keep({"one": store}, origin=lambda _: "r000000.00000000", trigger=Trigger(inherited=True))
+    kept.ship(6)
+    assert newest_version(store).made_by == "r000000.00000000"
+
+
 def test_a_slow_store_coalesces_and_breaks_no_chain(keep, tmp_path):
     """While a store is busy versions replace each other, Spark cleans up, and what is stored in the end is whole."""
     slow, fast = SlowStore(), MemoryStore()

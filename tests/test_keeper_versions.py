@@ -1,6 +1,7 @@
 """What the keeper decides without doing anything: which files a commit needs, what a record says, when one is due."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -142,6 +143,24 @@ def test_large_files_are_cut_into_pieces(size_bytes, pieces):
     assert len(KeptFile("a", size_bytes, 0).keys()) == pieces
 
 
+def test_which_version_is_restored_first():
+    """The newest; of the same epoch, that of the run that came to the state, whose files were whole when it kept it."""
+
+    def version(epoch, run, origin=""):
+        return Version("counts", run, epoch, 0, 0.0, (), origin)
+
+    older, own, linked, linked_later, another = (
+        version(5, "r3"),
+        version(6, "r1"),
+        version(6, "r2", "r1"),
+        version(6, "r3", "r1"),
+        version(6, "r4"),
+    )
+    some = [linked, older, linked_later, another, own]
+    found = sorted(some, key=lambda one: one.preference, reverse=True)
+    assert found == [another, own, linked_later, linked, older]
+
+
 # When
 
 
@@ -160,6 +179,13 @@ def test_large_files_are_cut_into_pieces(size_bytes, pieces):
 def test_when_a_version_is_due(trigger, epochs, seconds, expected):
     """Every n epochs or t seconds, and never without anything new."""
     assert due(trigger, epochs=epochs, seconds=seconds) is expected
+
+
+@pytest.mark.parametrize("trigger", [Trigger(), Trigger(5), Trigger(None, 2.0)])
+def test_what_a_run_began_with_is_not_due(trigger):
+    """Nobody knows whether it can be gone on from; unless something waits for it."""
+    assert not due(trigger, epochs=9, seconds=9.0, inherited=True)
+    assert due(replace(trigger, inherited=True), epochs=9, seconds=9.0, inherited=True)
 
 
 @pytest.mark.parametrize(("busy_s", "expected_s"), [(0.0, 0.0), (0.02, 0.005), (4.0, 1.0), (3600.0, 10.0)])

@@ -17,8 +17,26 @@ from changed_package import PACKAGE, changed_package
 HISTORIES = int(os.environ.get("ANABRANCH_HISTORIES", "2000"))
 # Seeds of histories that once broke a promise, or the simulator. A seed means another history when more or fewer things
 # are left to chance than before; what the older ones found has tests or broken variants of its own.
-_EARLIER = (6, 12, 22, 35, 57, 64, 81, 343, 463, 934, 942, 1056, 1350, 10528, 10734, 11185, 11204)
-ONCE_BROKEN = (*_EARLIER, 6996, 10297, 102028, 102229, 102965, 105827, 203231, 306415, 337365, 344629, 387575, 423097)
+_EARLIER = (6, 12, 22, 35, 57, 64, 81, 343, 374, 463, 934, 942, 1056, 1350, 2382, 3120, 3720, 6996, 10297, 10528)
+ONCE_BROKEN = (
+    *_EARLIER,
+    6996,
+    10297,
+    102028,
+    102229,
+    102965,
+    105827,
+    203231,
+    306415,
+    337365,
+    344629,
+    387575,
+    423097,
+    374,
+    2382,
+    3120,
+    3720,
+)
 BROKEN, KEPT = 3, 0
 MOST_HISTORIES = 3000
 
@@ -157,6 +175,31 @@ VARIANTS = [
         "    if failure.epoch <= floor:\n",
         "    if failure.epoch < 0:\n",
         423097,
+    ),
+    Broken(
+        "keeping: what a run began with is kept before it has come to anything itself",
+        "keeper/calibration.py",
+        "if epochs <= 0 or (inherited and not trigger.inherited):",
+        "if epochs <= 0:",
+        2382,
+    ),
+    Broken(
+        "keeping: a copy that another run kept is restored before the original",
+        "keeper/version.py",
+        "return epoch, run == made_by, run",
+        "return epoch, True, run",
+    ),
+    Broken(
+        "keeping: what a run began with takes the place of what the run before kept",
+        "keeping.py",
+        "return settled and version.run == version.made_by",
+        "return settled",
+    ),
+    Broken(
+        "shipping: files of an earlier start of the system are published from before anyone has read them",
+        "choosing.py",
+        "newest(runs(), replace(wanted, settled=True), sure=True)",
+        "newest(runs(), wanted, sure=True)",
     ),
     Broken(
         "detection: the dead are never suspected",

@@ -6,7 +6,7 @@ A run is known by its directory (runs.py) or, in the simulator, by a record of t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from anabranch.channel.manifest import Manifest
@@ -69,11 +69,13 @@ class Output(Protocol):
 class Wanted:
     """What a run must be to be gone on from.
 
-    With `owner`, that node's; with `output`, one whose state belongs to what is published there.
+    With `owner`, that node's; with `output`, one whose state belongs to what is published there, and if `settled` one
+    that is not ahead of it.
     """
 
     owner: str | None = None
     output: Output | None = None
+    settled: bool = False
 
 
 ANY = Wanted()
@@ -98,26 +100,28 @@ def newest(runs: Iterable[C], wanted: Wanted = ANY, *, boot: object = None, sure
 
 
 def choose(
-    runs: Callable[[], Iterable[C]], restore: Callable[[], C], wanted: Wanted, *, boot: object, floor: int
+    runs: Callable[[], Iterable[C]], restore: Callable[[], C] | None, wanted: Wanted, *, boot: object, floor: int
 ) -> C | None:
     """Return what a new run goes on from: the newest run that can be trusted, or a version that `restore` brings back.
 
     Failing these, it begins anew if nothing of its inputs is trimmed, else files that may be damaged are better than
     none. What lies before the floor of an input is of no use, and neither is, where nothing that is published may be
-    executed again, what lies before that.
+    executed again, what lies before that. What is ahead of it there would be published before anyone knows whether the
+    state that belongs to it can be read: it is executed again, if it can be, rather than trusted after a crash of the
+    system; and a standby, for which nothing is restored, does without.
     """
     least = floor if wanted.output is None else max(floor, wanted.output.last_epoch())
     trusted = newest(runs(), wanted, boot=boot, sure=True)
     if trusted is not None and _reaches(trusted, least):
         return trusted
-    restored = restore()
-    if _reaches(restored, least) and _belongs(restored, wanted):
+    restored = None if restore is None else restore()
+    if restored is not None and _reaches(restored, least) and _belongs(restored, wanted):
         return restored
-    readable = newest(runs(), wanted, sure=True)
+    readable = newest(runs(), replace(wanted, settled=True), sure=True)
     if readable is not None and _reaches(readable, least):
         return readable
-    if least < 0:
-        return None  # everything is still there from the beginning
+    if least < 0 or (restore is None and wanted.output is not None):
+        return None  # everything is still there from the beginning, or nothing is needed yet
     return newest(runs(), wanted)
 
 
@@ -167,6 +171,8 @@ def _counts(run: Candidate, wanted: Wanted, boot: object, *, sure: bool) -> int 
         return None
     since = run.whole_since
     whole = since is not None and epoch >= since
+    if wanted.settled and wanted.output is not None and epoch > wanted.output.last_epoch():
+        return None
     return epoch if whole and (wanted.output is None or fits(wanted.output, run, epoch)) else None
 
 

@@ -88,7 +88,7 @@ class Keepers:
             work=self._work,
             unit=unit,
             run=run,
-            trigger=Trigger() if unit in self._awaited else strategy.trigger(len(self._strategies)),
+            trigger=Trigger(inherited=True) if unit in self._awaited else strategy.trigger(len(self._strategies)),
             surroundings=surroundings.files,
             ceiling=lambda: upstream_of(inputs, {name: self.kept_epoch(name) for name in inputs}),
             origin=partial(origin_at, self._work / run_path(unit, run)),
@@ -101,7 +101,8 @@ class Keepers:
         kept, keeper = self._runs.get(version.unit), self._keepers.get(version.unit)
         if keeper is None or kept is None or kept.run != version.run:
             return  # another run has its place by now
-        if kept.release_shipped(keeper.shipped_epoch()) and (url, version.run) not in self._tidied:
+        settled = kept.release_shipped(keeper.shipped_epoch())
+        if takes_place(version, settled=settled) and (url, version.run) not in self._tidied:
             self._tidy(url, version)
 
     def _tidy(self, url: str, version: Version) -> None:
@@ -203,12 +204,22 @@ def too_far_behind(
 
 
 class Shipped(Protocol):
-    """A version that was stored: of which run, and at which epoch."""
+    """A version that was stored: of which run, at which epoch, and which run came to its state."""
 
     @property
     def run(self) -> str: ...
     @property
+    def made_by(self) -> str: ...
+    @property
     def epoch(self) -> int: ...
+
+
+def takes_place(version: Shipped, *, settled: bool) -> bool:
+    """Say whether a version may take the place of those of older runs. Pure.
+
+    Not if it is what the run began with: it is linked from files that may be damaged, which nobody has gone on from.
+    """
+    return settled and version.run == version.made_by
 
 
 def outdated(version: Shipped, kept: Mapping[str, int]) -> list[str]:

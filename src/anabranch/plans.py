@@ -247,10 +247,20 @@ def spark_message(error: BaseException) -> str:
     lines = [line.strip() for line in text.splitlines()]
     python = [line for line in lines if re.match(r"^[\w.]*(Error|Exception|Interrupt|Corrupt|Trimmed)\b.*: ", line)]
     if "Traceback (most recent call last)" in text and python:
-        return python[-1]
+        return _said_in_the_jvm(lines, python[-1]) if "Py4JJavaError" in python[-1] else python[-1]
     kept = []
     for line in lines:
         if line.startswith(("at ", "JVM stacktrace", "== ", "+-", "'", 'File "')) or not line:
             break
         kept.append(line)
     return " ".join(kept[:3]) or type(error).__name__
+
+
+def _said_in_the_jvm(lines: list[str], python: str) -> str:
+    """Return what follows a line of Python that says only which call failed: the error, and what caused it at last."""
+    below = lines[len(lines) - lines[::-1].index(python) :]
+    said = next((line.removeprefix(": ") for line in below if line.startswith(": ")), None)
+    if said is None:
+        return python
+    causes = [line.removeprefix("Caused by: ") for line in below if line.startswith("Caused by: ")]
+    return f"{said} ({causes[-1]})" if causes else said

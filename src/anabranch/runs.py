@@ -115,23 +115,24 @@ def newest_commit(
 
 
 def choose_run(
-    directory: Path, run: str, restore: Callable[[Path], object], wanted: Wanted, *, floor: int
+    directory: Path, run: str, restore: Callable[[Path], object] | None, wanted: Wanted, *, floor: int
 ) -> tuple[str, Commit] | None:
     """Return what a new run goes on from, and the commit; see `choosing.choose`.
 
     `restore(directory)` makes the directory of a run, or nothing.
     """
-
-    def restored() -> RunDirectory:
-        # Run ids sort by age: this one is older than the run that goes on from it, and another one on another node.
-        number, _, own = run.partition(".")
-        path = directory / "runs" / f"{number}.0000{own[:4]}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        restore(path)
-        return RunDirectory(path)
-
     runs = partial(_directories, directory)
+    restored = None if restore is None else partial(_restored, directory, run, restore)
     return _with_commit(choose(runs, restored, wanted, boot=boot_id(), floor=floor))
+
+
+def _restored(directory: Path, run: str, restore: Callable[[Path], object]) -> RunDirectory:
+    # Run ids sort by age: this one is older than the run that goes on from it, and another one on another node.
+    number, _, own = run.partition(".")
+    path = directory / "runs" / f"{number}.0000{own[:4]}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    restore(path)
+    return RunDirectory(path)
 
 
 def _with_commit(run: RunDirectory | None) -> tuple[str, Commit] | None:

@@ -126,11 +126,11 @@ class Unit:
 
     # Starting
 
-    def prepare(self, restore: Callable[[Path], object] = lambda _: None, *, owner: str | None = None) -> int:
+    def prepare(self, restore: Callable[[Path], object] | None = None, *, owner: str | None = None) -> int:
         """Make the run's directory; return the epoch after which it goes on.
 
         `restore(directory)` is asked for a kept version if no run of this unit is left that can be trusted: it makes
-        the directory of a run, or nothing. With `owner`, only the runs of that node are gone on from.
+        the directory of a run, or nothing; None for a standby. With `owner`, only that node's runs are gone on from.
         """
         home, output = self._place.directory, self._place.output
         before = output.last_epoch()

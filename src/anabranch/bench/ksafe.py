@@ -37,9 +37,9 @@ PARTS = ("degrees", "kills", "slow")
 _STRATEGIES = ("none", "ksafe", "ksafe-2")
 # What figures 8 and 9 are about, with the size of a row.
 _KINDS = {"pass_through": 256, "windowed": 8}
-# More than any of them can take in, and for how long.
-_FLOOD_ROWS_PER_S = 1_000_000
-_FLOODED_S = 10.0
+# What waits for them at once when they are flooded.
+_FLOOD_FILES, _FLOOD_ROWS = 40, 500_000
+_FLOOD_TIMEOUT_S = 600.0
 _LOOK_S = 0.2
 # For how long it is left alone before a kill: about as long as it takes until all are back, for the longest of many
 # gaps is longer than the longest of few.
@@ -141,19 +141,29 @@ def _degree(k: int, kind: str, options: KSafeOptions) -> dict[str, Any]:
             raise AnabranchError("a node was lost while it was measured: the machine is too busy; run it again")
         latencies = subject.latencies(first, last)
         rows = subject.rows(first, last)
-        writer.go_on_with(_FLOOD_ROWS_PER_S)
-        time.sleep(_FLOODED_S)
-        flooded, flooded_s = subject.last_epoch(), time.time()
-        time.sleep(_FLOODED_S)
-        most = subject.rows(flooded, subject.last_epoch()) / (time.time() - flooded_s)
         return {
             "rows_per_s": round(rows / took_s),
-            "most_rows_per_s": round(most),
+            "most_rows_per_s": round(_flooded(subject, writer)),
             "latency_s": round(statistics.median(latencies), 3),
             "p99_s": _p99(latencies),
             "epoch_s": round(took_s / max(1, last - first), 3),
             "cpu_per_replica": round(used / (k + 1), 3),
         }
+
+
+def _flooded(subject: NodesSubject, writer: Writer) -> float:
+    """Return how many rows a second it publishes while many wait: from the first epoch of them to the last."""
+    before = subject.last_epoch()
+    rows, deadline_s = writer.flood(_FLOOD_FILES, _FLOOD_ROWS), time.time() + _FLOOD_TIMEOUT_S
+    while (waiting := rows - subject.rows(before, subject.last_epoch())) > 0:
+        if time.time() > deadline_s:
+            raise AnabranchError(f"{waiting:,} rows still wait after {_FLOOD_TIMEOUT_S:.0f} s")
+        time.sleep(_LOOK_S)
+    # What was left of the pace before comes first: all of that is less than a file of the flood.
+    after = range(before + 1, subject.last_epoch() + 1)
+    held = [epoch for epoch in after if subject.rows(epoch - 1, epoch) >= _FLOOD_ROWS]
+    times = subject.outputs()
+    return subject.rows(held[0], held[-1]) / (times[held[-1]] - times[held[0]])
 
 
 def _kills(k: int, options: KSafeOptions) -> Iterator[dict[str, Any]]:

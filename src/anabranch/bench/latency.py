@@ -46,6 +46,8 @@ class Writer:
         self._directory = directory
         self._rows = int(rows_per_second * FILE_EVERY_S)
         self._row_bytes = row_bytes
+        self._number = 0
+        self._words = pa.array([], pa.string())
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True)
         directory.mkdir(parents=True)
@@ -57,27 +59,35 @@ class Writer:
         self._stopping.set()
         self._thread.join()
 
-    def go_on_with(self, rows_per_second: int) -> None:
-        """Write more or fewer rows from now on."""
-        self._rows = int(rows_per_second * FILE_EVERY_S)
+    def flood(self, files: int, rows: int) -> int:
+        """Stop, then let many large files appear at once; return how many rows that are."""
+        self.stop()
+        began_s = time.time()
+        for path in [self._write(began_s + number, 1.0, rows) for number in range(1, files + 1)]:
+            _show(path)
+        return files * rows
 
     def _loop(self) -> None:
-        number = 0
         until_s = time.time()
-        words = pa.array([], pa.string())
         while not self._stopping.is_set():
             until_s += FILE_EVERY_S
             self._stopping.wait(max(0.0, until_s - time.time()))
-            rows = self._rows
-            if len(words) != rows:
-                words = pa.array([f"word{index % 1000:04d}".ljust(self._row_bytes, "x") for index in range(rows)])
-            # The rows of a file were created evenly over the stretch that ends now.
-            created = np.linspace(until_s - FILE_EVERY_S, until_s, rows, endpoint=False) * 1e6
-            table = pa.table({"ts": pa.array(created.astype("int64"), pa.timestamp("us", tz="UTC")), "word": words})
-            hidden = self._directory / f".{number:08d}"
-            pq.write_table(table, hidden)
-            os.rename(hidden, self._directory / f"{number:08d}.parquet")
-            number += 1
+            _show(self._write(until_s, FILE_EVERY_S, self._rows))
+
+    def _write(self, until_s: float, stretch_s: float, rows: int) -> Path:
+        """Write the next file, which nobody sees yet: its rows were created evenly over a stretch."""
+        if len(self._words) != rows:
+            self._words = pa.array([f"word{index % 1000:04d}".ljust(self._row_bytes, "x") for index in range(rows)])
+        created = np.linspace(until_s - stretch_s, until_s, rows, endpoint=False) * 1e6
+        table = pa.table({"ts": pa.array(created.astype("int64"), pa.timestamp("us", tz="UTC")), "word": self._words})
+        hidden = self._directory / f".{self._number:08d}"
+        self._number += 1
+        pq.write_table(table, hidden)
+        return hidden
+
+
+def _show(hidden: Path) -> None:
+    os.rename(hidden, hidden.with_name(f"{hidden.name[1:]}.parquet"))
 
 
 def measure(options: LatencyOptions, report: Report, say: Callable[[str], None]) -> dict[str, float]:

@@ -16,15 +16,23 @@ _LONGEST_REST_S = 10.0
 
 @dataclass(frozen=True)
 class Trigger:
-    """Every so many epochs, or every so many seconds, whichever comes first; None is never."""
+    """Every so many epochs, or every so many seconds, whichever comes first; None is never.
+
+    What a run began with is kept only `inherited`: nobody knows yet whether it can be gone on from, and the run that
+    came to it has kept it, or the next commit will. But where something waits for a version, there is no next commit.
+    """
 
     every_epochs: int | None = 1
     every_s: float | None = None
+    inherited: bool = False
 
 
-def due(trigger: Trigger, *, epochs: int, seconds: float) -> bool:
-    """Say whether a version is due, `epochs` and `seconds` after the last one; False if there is nothing new."""
-    if epochs <= 0:
+def due(trigger: Trigger, *, epochs: int, seconds: float, inherited: bool = False) -> bool:
+    """Say whether a version is due, `epochs` and `seconds` after the last one; False if there is nothing new.
+
+    `inherited`: the run has come to nothing itself yet.
+    """
+    if epochs <= 0 or (inherited and not trigger.inherited):
         return False
     by_epochs = trigger.every_epochs is not None and epochs >= trigger.every_epochs
     by_time = trigger.every_s is not None and seconds >= trigger.every_s

@@ -65,6 +65,7 @@ class Keeper:
             name: self._lane(number, name, store, shipped) for number, (name, store) in enumerate(stores.items())
         }
         self._seen: Commit | None = None
+        self._inherited = False
         self._vanished = 0
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
@@ -126,6 +127,7 @@ class Keeper:
         """Offer a version to every store for which one is due."""
         if self._seen is None or last_batch(self._checkpoint / "commits") != self._seen.batch_id:
             self._seen = last_commit(self._checkpoint)
+            self._inherited = self._seen is not None and self._made_by(self._seen.epoch) != self._options.run
         commit = self._seen
         if commit is None or commit.epoch < 0:
             return
@@ -133,10 +135,13 @@ class Keeper:
         ready = [
             name
             for name, (epoch, at_s) in self._offered.items()
-            if due(self._options.trigger, epochs=commit.epoch - epoch, seconds=now_s - at_s)
+            if due(self._options.trigger, epochs=commit.epoch - epoch, seconds=now_s - at_s, inherited=self._inherited)
             and not self._lanes[name].held_back
         ]
         self._offer(commit, ready)
+
+    def _made_by(self, epoch: int) -> str:
+        return self._options.origin(epoch) or self._options.run
 
     def _offer(self, commit: Commit, names: list[str]) -> None:
         if not names:
@@ -154,7 +159,7 @@ class Keeper:
             batch_id=commit.batch_id,
             committed_s=self._clock.now_s(),
             paths=tuple(paths),
-            origin=self._options.origin(commit.epoch) or self._options.run,
+            origin=self._made_by(commit.epoch),
         )
         for name in names:
             try:

@@ -74,7 +74,7 @@ def _search(urls: Iterable[str], prefix: str) -> tuple[dict[str, list[Found]], l
         except StoreError as error:
             problems.append(error)
     for versions in found.values():
-        versions.sort(key=lambda some: (some.version.epoch, some.version.run), reverse=True)
+        versions.sort(key=lambda some: some.version.preference, reverse=True)
     return found, problems
 
 

@@ -63,6 +63,11 @@ class Version:
         return self.origin or self.run
 
     @property
+    def preference(self) -> tuple[int, bool, str]:
+        """How much it is to be preferred to others of its unit."""
+        return preference(self.epoch, self.run, self.made_by)
+
+    @property
     def pending(self) -> set[int]:
         """The epochs that are written, and published only with this version."""
         before = f"{self.run_path}/pending/"
@@ -73,6 +78,14 @@ class Version:
         content = {"format": FORMAT, **asdict(self), "files": [[f.path, f.size_bytes, f.crc] for f in self.files]}
         body = json.dumps(content).encode()
         return b"%08x " % zlib.crc32(body) + body
+
+
+def preference(epoch: int, run: str, made_by: str) -> tuple[int, bool, str]:
+    """Return how much a version is to be preferred to others of its unit: the newest, most of all. Pure.
+
+    Of those of one epoch, one that the run kept that came to the state: what others linked may be damaged since.
+    """
+    return epoch, run == made_by, run
 
 
 def piece_key(path: str, number: int) -> str:

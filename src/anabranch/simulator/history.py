@@ -196,7 +196,7 @@ def _damage(cluster: Cluster) -> None:
         run
         for unit, runs in world.runs.items()
         for run in runs.values()
-        if run.saved is not None and any(version.epoch >= run.saved.epoch for version in world.store.newest_first(unit))
+        if run.saved is not None and world.store.whole(unit, run.saved.epoch)
     ]
     if runs:
         run = world.heap.chance.choice(runs)

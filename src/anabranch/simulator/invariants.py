@@ -70,7 +70,7 @@ class Invariants:
         if strategy.replays:
             return replayed(self._world, unit, floor)
         if isinstance(strategy, PassiveStandby):
-            return any(version.epoch >= floor for version in self._world.store.newest_first(unit))
+            return self._world.store.whole(unit, floor)
         run = newest(run for run in self._world.runs[unit].values() if not run.damaged)
         return run is not None and run.saved is not None and run.saved.epoch >= floor
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from anabranch.choosing import made_by
 from anabranch.keeper.calibration import Trigger, due
 from anabranch.keeper.surroundings import upstream_of
-from anabranch.keeping import too_far_behind
+from anabranch.keeping import takes_place, too_far_behind
 from anabranch.segments import awaited
 from anabranch.simulator.unit import SimUnit
 from anabranch.simulator.world import StoredVersion
@@ -43,10 +43,12 @@ class SimKeepers:
             ceiling = upstream_of(self._node.world.segments[name].inputs, self._ceilings())
             if ceiling is not None and saved.epoch > ceiling:
                 continue
-            trigger = Trigger() if name in self._awaited else strategy.trigger(len(self._ceilings()))
-            if due(trigger, epochs=saved.epoch - epoch, seconds=now_s - at_s):
+            usual = strategy.trigger(len(self._ceilings()))
+            trigger = Trigger(inherited=True) if name in self._awaited else usual
+            made = made_by(unit.record, saved.epoch)
+            if due(trigger, epochs=saved.epoch - epoch, seconds=now_s - at_s, inherited=made != unit.run):
                 self._offered[name] = (unit.run, saved.epoch, now_s)
-                version = StoredVersion(name, unit.run, made_by(unit.record, saved.epoch), saved)
+                version = StoredVersion(name, unit.run, made, saved, unit.record.damaged)
                 self._node.later(self._node.world.heap.chance.uniform(0.01, 1.0), self._storing(unit, version))
 
     def _ceilings(self) -> dict[str, int | None]:
@@ -69,7 +71,8 @@ class SimKeepers:
             for _ in unit.release.shipped(version.epoch):
                 pass
             world.touch()
-            world.store.keep(version, tidy=unit.release.settled and unit.release.superseded is None)
+            settled = unit.release.settled and unit.release.superseded is None
+            world.store.keep(version, tidy=takes_place(version, settled=settled))
 
         return store
 

@@ -67,7 +67,7 @@ class SimUnit:
 
     # Beginning
 
-    def prepare(self, restore: Callable[[Run], object], *, owner: str | None) -> int:
+    def prepare(self, restore: Callable[[Run], object] | None, *, owner: str | None) -> int:
         """Go on from the newest state that can be trusted, or from a store, or from the beginning."""
         shipped = self._policy == "shipped"
         base = self._chosen(restore, Wanted(owner, cast(Channel, self._output) if shipped else None))
@@ -94,14 +94,15 @@ class SimUnit:
         self._publishing.go_on_after(after)
         return after
 
-    def _chosen(self, restore: Callable[[Run], object], wanted: Wanted) -> Run | None:
-        def restored() -> Run:
-            run = Run(f"{self.run.partition('.')[0]}.00000000", self.record.owner, self.record.boot, scratch=False)
-            restore(run)
-            return run
-
+    def _chosen(self, restore: Callable[[Run], object] | None, wanted: Wanted) -> Run | None:
         runs = partial(self._world.others, self.name, self.run)
+        restored = None if restore is None else partial(self._restored, restore)
         return choose(runs, restored, wanted, boot=self.record.boot, floor=self.input_floor())
+
+    def _restored(self, restore: Callable[[Run], object]) -> Run:
+        run = Run(f"{self.run.partition('.')[0]}.00000000", self.record.owner, self.record.boot, scratch=False)
+        restore(run)
+        return run
 
     def begin_after(self, epoch: int, *, compare_from: int = 0, lost: bool = False) -> None:
         self._refuse_trimmed(epoch)

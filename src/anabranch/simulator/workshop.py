@@ -80,7 +80,7 @@ class SimWorkshop:
     def standby(self, name: str, begin: Begin) -> SimUnit:
         unit = SimUnit(self._node, name, None, scratch=begin.scratch)
         if not begin.empty:
-            unit.prepare(lambda _: None, owner=None)
+            unit.prepare(None, owner=None)
         elif begin.scratch:
             unit.begin_after(max(unit.input_floor(), self.channels[name].last_epoch() - WARM_BATCHES - 2))
         unit.start(OPEN if begin.open else None)

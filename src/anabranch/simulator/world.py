@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.choosing import acceptable, fits
 from anabranch.errors import Corrupt, StoreUnavailable
 from anabranch.failures import Failure
+from anabranch.keeper.version import preference
 from anabranch.keeping import outdated
 from anabranch.lease import Lease
 from anabranch.simulator.heap import Heap
@@ -31,12 +32,16 @@ class SimSegment:
 
 @dataclass(frozen=True)
 class StoredVersion:
-    """A version in a store: which run came to it, and what it saved. See `choosing.Kept`."""
+    """A version in a store: which run came to it, and what it saved. See `choosing.Kept`.
+
+    It is `damaged` if what it was kept from was.
+    """
 
     unit: str
     run: str
     made_by: str
     saved: SavedState
+    damaged: bool = False
 
     @property
     def epoch(self) -> int:
@@ -58,7 +63,12 @@ class Store:
     runs: dict[str, dict[str, StoredVersion]] = field(default_factory=dict)
 
     def newest_first(self, unit: str) -> list[StoredVersion]:
-        return [version for _, version in sorted(self.runs.get(unit, {}).items(), key=_by_epoch, reverse=True)]
+        versions = self.runs.get(unit, {}).values()
+        return sorted(versions, key=lambda some: preference(some.epoch, some.run, some.made_by), reverse=True)
+
+    def whole(self, unit: str, epoch: int) -> bool:
+        """Say whether there is a version of that epoch, or a newer one, that can be gone on from."""
+        return any(version.epoch >= epoch and not version.damaged for version in self.runs.get(unit, {}).values())
 
     def keep(self, version: StoredVersion, *, tidy: bool) -> None:
         """Store a version; older runs go if it may take their place."""
@@ -68,11 +78,6 @@ class Store:
         if tidy:
             for run in outdated(version, {run: some.epoch for run, some in runs.items()}):
                 del runs[run]
-
-
-def _by_epoch(item: tuple[str, StoredVersion]) -> tuple[int, str]:
-    run, version = item
-    return version.epoch, run
 
 
 class World:
@@ -156,12 +161,12 @@ class World:
         for version in self.store.newest_first(unit):
             if output is not None and not acceptable(output, version):
                 continue
-            into.saved = version.saved
+            into.saved, into.damaged = version.saved, version.damaged
             into.pending = {manifest.epoch: manifest for manifest in version.saved.pending}
             into.origin = (version.made_by, version.epoch)
             if output is None or fits(output, into, version.epoch):
                 return
-            into.saved, into.pending = None, {}
+            into.saved, into.pending, into.damaged = None, {}, False
 
     # Dying in the middle of something
 

@@ -85,7 +85,7 @@ class PassiveStandby(Strategy):
         there are units, and one more: together at most what may be held for a store, or all would wait for each other.
         """
         latest = max(1, self.most_behind // (units + 1))
-        return Trigger(min(self.every or latest, latest), self.every_s)
+        return Trigger(min(self.every or latest, latest), self.every_s, inherited=self.release == "shipped")
 
     def standby(self, view: View) -> Instruction | None:
         """Warm up with some epochs, then wait on a recent checkpoint."""
