@@ -3,6 +3,7 @@
 import pytest
 
 from anabranch.failures import MOST_FAILURES_WITHOUT_PROGRESS, Failure, judge, of_files, poison
+from anabranch.plans import spark_message
 
 FIRST = Failure("r000000.aaaaaaaa", 7, "ZeroDivisionError: division by zero")
 
@@ -75,3 +76,39 @@ def test_files_are_not_doubted_for_what_rows_did():
     assert of_files("py4j.protocol.Py4JJavaError: An error occurred while calling o1.collectToPython.")
     assert not of_files("malformed row in source 'events' (a.jsonl, line 3): {")
     assert not of_files("anabranch.errors.Trimmed: slot 2 is at or below the floor 4")
+
+
+FAILED_IN_THE_JVM = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "unit.py", line 244, in _batch
+    self._execute(statistics, batch_id)
+py4j.protocol.Py4JJavaError: An error occurred while calling o523.collectToPython.
+: org.apache.spark.SparkException: [CANNOT_LOAD_STATE_STORE] An error occurred during loading state.
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.cannotLoadStore(QueryExecutionErrors.scala:2941)
+Caused by: java.io.IOException: cannot read
+\t... 41 more
+Caused by: java.io.EOFException: the file ends
+\t... 52 more
+"""
+FAILED_IN_PYTHON = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "unit.py", line 244, in _batch
+anabranch.errors.Trimmed: slot 2 is at or below the floor 4
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (
+            FAILED_IN_THE_JVM,
+            f"{FAILED_IN_THE_JVM.splitlines()[4][2:]} (java.io.EOFException: the file ends)",
+        ),
+        (FAILED_IN_THE_JVM.partition("Caused by")[0], FAILED_IN_THE_JVM.splitlines()[4][2:]),
+        (FAILED_IN_THE_JVM.partition("\n: ")[0], FAILED_IN_THE_JVM.splitlines()[3]),
+        (FAILED_IN_PYTHON, "anabranch.errors.Trimmed: slot 2 is at or below the floor 4"),
+        ("[TABLE_NOT_FOUND] no such table\n\tat org.apache", "[TABLE_NOT_FOUND] no such table"),
+    ],
+    ids=["caused", "not caused", "nothing said", "in Python", "no trace"],
+)
+def test_why_a_query_failed_is_told_in_a_line(told, message):
+    """What the JVM said, and what caused that at last: Python knows only which call it was, by a number."""
+    assert spark_message(RuntimeError(told)) == message
