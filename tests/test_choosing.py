@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from anabranch.channel.manifest import Manifest, Producer
-from anabranch.choosing import ALWAYS, Wanted, choose
+from anabranch.choosing import ALWAYS, Wanted, choose, discredited
 
 BOOT = "this boot"
 
@@ -20,6 +20,7 @@ class Run:
     owner: str = "node-1"
     scratch: bool = False
     whole_since: int | None = ALWAYS
+    version: tuple[str, int] | None = None
 
     def committed(self):
         return self.epoch
@@ -115,3 +116,15 @@ def test_a_standby_waits_on_what_can_be_trusted():
     assert stood_by(Output(2), ahead, level) is level
     assert stood_by(Output(2), trusted := Ahead("r1", 3)) is trusted
     assert stood_by(None, Run("r1", 3, boot="earlier")).name == "r1", "where epochs may be executed again, anything"
+
+
+def test_a_version_that_was_brought_back_in_vain_is_not_tried_again():
+    """Another may be whole; one that a query has gone on from is not to blame for what happened later."""
+    assert discredited(
+        [
+            Run("r5", 3, doubted=3, version=("r1", 3)),
+            Run("r6", 7, doubted=7, version=("r2", 3)),
+            Run("r7", 3, version=("r4", 3)),
+            Run("r8", 3, doubted=3),
+        ]
+    ) == {("r1", 3)}

@@ -8,8 +8,8 @@ from anabranch.plans import spark_message
 FIRST = Failure("r000000.aaaaaaaa", 7, "ZeroDivisionError: division by zero")
 
 
-def failed(run=0, epoch=7, error=FIRST.error):
-    return Failure(f"r{run:06d}.aaaaaaaa", epoch, error)
+def failed(run=0, epoch=7, error=FIRST.error, **fields):
+    return Failure(f"r{run:06d}.aaaaaaaa", epoch, error, **fields)
 
 
 def different(count):
@@ -24,6 +24,14 @@ TABLE = {
     "another epoch, same error": ([failed(0)], failed(1, epoch=8), "restart"),
     "the same as the one before last": ([failed(0), failed(1, error="OSError: disk full")], failed(2), "fail"),
     "twice in one run, then in another": ([failed(0), failed(0)], failed(1), "fail"),
+    "alike, both before they had run anything": ([failed(0, proven=False)], failed(1, proven=False), "restart"),
+    "alike, the first after it had run": ([failed(0)], failed(1, proven=False), "fail"),
+    "alike, the second after it had run": ([failed(0, proven=False)], failed(1), "fail"),
+    "alike, and no files are left to go on from": (
+        [failed(run, proven=False) for run in range(MOST_FAILURES_WITHOUT_PROGRESS - 1)],
+        failed(90, proven=False),
+        "fail",
+    ),
     "different errors, one below the limit": (
         different(MOST_FAILURES_WITHOUT_PROGRESS - 2),
         failed(90),

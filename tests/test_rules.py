@@ -222,6 +222,27 @@ RULES = [
         "test_replicas_paced.py",
     ),
     Without(
+        "8 keeping: what a run began with is not kept before it has come to anything itself",
+        "keeper/calibration.py",
+        "if epochs <= 0 or (inherited and not trigger.inherited):",
+        "if epochs <= 0:",
+        "test_keeper_versions.py",
+    ),
+    Without(
+        "8 keeping: what a run began with does not take the place of what the run before kept",
+        "keeping.py",
+        "return settled and version.run == version.made_by",
+        "return settled",
+        "test_keepers.py",
+    ),
+    Without(
+        "8 keeping: what the run kept that came to a state is restored before what others linked and kept",
+        "keeper/version.py",
+        "return epoch, run == made_by, run",
+        "return epoch, True, run",
+        "test_keeper_versions.py",
+    ),
+    Without(
         "12 poison: the same error on two runs is not tried a third time",
         "failures.py",
         '    if _repeated(history, failure):\n        return "fail"\n',

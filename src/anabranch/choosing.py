@@ -22,7 +22,8 @@ class Candidate(Protocol):
     `boot` is the start of the operating system that it belongs to, `owner` its node. The state of a `scratch` run is
     nobody's. `doubted` is the epoch of the state on which a query failed before it had run anything. A run that began
     without state has the right one since an epoch, `whole_since`, or not yet: None. `origin` is the run that came to
-    the state with which this one began, and the epoch of that state.
+    the state with which this one began, and the epoch of that state; `version` the one in a store that this was brought
+    back from, if it was: who kept it, and its epoch.
     """
 
     @property
@@ -39,6 +40,8 @@ class Candidate(Protocol):
     def whole_since(self) -> int | None: ...
     @property
     def origin(self) -> tuple[str, int]: ...
+    @property
+    def version(self) -> tuple[str, int] | None: ...
 
     def committed(self) -> int | None:
         """Return the epoch of its last commit, None if there is none; the same whenever it is asked."""
@@ -123,6 +126,11 @@ def choose(
     if least < 0 or (restore is None and wanted.output is not None):
         return None  # everything is still there from the beginning, or nothing is needed yet
     return newest(runs(), wanted)
+
+
+def discredited(runs: Iterable[Candidate]) -> set[tuple[str, int]]:
+    """Return the versions that were brought back, and could not be gone on from: another one is tried next."""
+    return {run.version for run in runs if run.version is not None and run.doubted == run.version[1]}
 
 
 def fits(output: Output, run: Candidate, epoch: int) -> bool:

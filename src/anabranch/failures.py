@@ -2,7 +2,8 @@
 
 A query that fails is started again, as a new run. An epoch that failed on two runs with the same error is poison: the
 unit is marked failed and waits for someone to act, because a third try would only fail again, and elsewhere a standby
-would take over just to die of it too.
+would take over just to die of it too. Runs that failed before they had run anything may have failed of the files that
+they began with, and there may be others to go on from: so these are tried a few times more.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ MOST_FAILURES_WITHOUT_PROGRESS = 5
 
 @dataclass(frozen=True)
 class Failure:
-    """One failed run."""
+    """One failed run; `proven` if the state that it began with is no reason: it had run something, or had none."""
 
     run: str
     epoch: int
     error: str
+    proven: bool = True
 
 
 def judge(history: list[Failure], failure: Failure, *, floor: int) -> Literal["restart", "overtaken", "fail"]:
@@ -40,8 +42,9 @@ def judge(history: list[Failure], failure: Failure, *, floor: int) -> Literal["r
 
 
 def _repeated(history: list[Failure], failure: Failure) -> bool:
+    """Say whether it is the epoch that fails: the files that two runs began with may both be damaged."""
     same = [past for past in history if past.epoch == failure.epoch and past.error == failure.error]
-    return any(past.run != failure.run for past in same)
+    return any(past.run != failure.run and (past.proven or failure.proven) for past in same)
 
 
 def of_files(error: str) -> bool:

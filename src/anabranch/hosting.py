@@ -183,7 +183,7 @@ class Hosting:
             self._setup.note("superseded", unit=name, reason=error.message)
             self.replicas.end(name)
             return
-        failure = Failure(unit.run, unit.committed() + 1, self._explained(unit, error))
+        failure = Failure(unit.run, unit.committed() + 1, self._explained(unit, error), proven=unit.proven)
         path = self._failures_path(name)
         history = [Failure(**past) for past in json.loads(path.read_bytes())] if path.exists() else []
         verdict = judge(history, failure, floor=unit.input_floor())

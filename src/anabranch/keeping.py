@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from anabranch.clock import Clock
 from anabranch.errors import Corrupt, StoreError, StoreUnavailable
-from anabranch.keeper.calibration import Trigger
 from anabranch.keeper.keeper import Keeper, KeeperOptions
 from anabranch.keeper.restoring import ANY_VERSION, Accept, find_versions, restore_unit
 from anabranch.keeper.surroundings import Surroundings, upstream_of
@@ -88,7 +87,7 @@ class Keepers:
             work=self._work,
             unit=unit,
             run=run,
-            trigger=Trigger(inherited=True) if unit in self._awaited else strategy.trigger(len(self._strategies)),
+            trigger=strategy.trigger(len(self._strategies), awaited=unit in self._awaited),
             surroundings=surroundings.files,
             ceiling=lambda: upstream_of(inputs, {name: self.kept_epoch(name) for name in inputs}),
             origin=partial(origin_at, self._work / run_path(unit, run)),

@@ -4,6 +4,7 @@ boot      the start of the operating system that the run belongs to: Spark flush
 owner     the node that runs it; only that node removes it, when it has begun another
 scratch   there if the run only warmed a node up: its state is nobody's
 doubted   the epoch of the state on which a query failed before it had run anything: the files may be damaged
+version   which version in a store it was brought back from: who kept it, and its epoch
 whole     there if the run began without state: since which epoch its state is the right one, empty if it is not yet
 """
 
@@ -21,7 +22,7 @@ from pathlib import Path
 
 from anabranch.channel.manifest import Manifest
 from anabranch.checkpoint import Commit, last_commit, link_checkpoint
-from anabranch.choosing import ALWAYS, ANY, Wanted, choose, newest
+from anabranch.choosing import ALWAYS, ANY, Wanted, choose, discredited, newest
 from anabranch.durable import TEMPORARY_LIFE_S, TEMPORARY_PREFIX, boot_id, write_advisory
 from anabranch.pending import Pending, origin_of
 
@@ -30,6 +31,7 @@ _OWNER = "owner"
 _SCRATCH = "scratch"
 _WHOLE = "whole"
 _DOUBTED = "doubted"
+_VERSION = "version"
 _RUN_NAME = re.compile(r"^r(\d{6})\.[0-9a-f]{8}$")
 
 
@@ -94,6 +96,15 @@ class RunDirectory:
         return origin_of(self.path)
 
     @cached_property
+    def version(self) -> tuple[str, int] | None:
+        """The version in a store that it was brought back from."""
+        noted = _read(self.path / _VERSION)
+        if not noted:
+            return None
+        run, epoch = noted.split()
+        return run, int(epoch)
+
+    @cached_property
     def commit(self) -> Commit | None:
         """Its last committed micro-batch."""
         return last_commit(self.path / "checkpoint")
@@ -147,6 +158,16 @@ def doubt(run: Path, epoch: int) -> None:
     """Note that a query could not go on from a run's state of an epoch: the next one takes another, if there is one."""
     with contextlib.suppress(FileNotFoundError):
         write_advisory(run / _DOUBTED, str(epoch).encode())
+
+
+def note_version(run: Path, kept_by: str, epoch: int) -> None:
+    """Note which version in a store a run was brought back from."""
+    write_advisory(run / _VERSION, f"{kept_by} {epoch}".encode())
+
+
+def discredited_versions(directory: Path) -> set[tuple[str, int]]:
+    """Return the versions of a unit that were brought back in vain; see `choosing.discredited`."""
+    return discredited(_directories(directory))
 
 
 def note_whole(run: Path, since: int | None) -> None:

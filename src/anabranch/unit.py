@@ -344,9 +344,14 @@ class Unit:
             return None
         return query.exception() or RuntimeError("the query ended")
 
+    @property
+    def proven(self) -> bool:
+        """Whether the files that this run went on from are good: it has run something, or there are none."""
+        return self._base is None or self.batches > 0
+
     def doubt_base(self) -> None:
         """Doubt the files that this run went on from, if it failed before it had run anything."""
-        if self._base is not None and self.batches == 0:
+        if self._base is not None and not self.proven:
             base, epoch = self._base
             doubt(base, epoch)
             doubt(self.directory, epoch)

@@ -6,7 +6,6 @@ Starting a query takes seconds, so `primary` and `standby` are called in a threa
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from anabranch.keeper.version import Version
 from anabranch.pending import note_origin
 from anabranch.plans import BuiltSegment
 from anabranch.publishing import UnitEvents
-from anabranch.runs import RunDirectory, newest_commit
+from anabranch.runs import RunDirectory, discredited_versions, newest_commit, note_version
 from anabranch.setup import Setup
 from anabranch.strategies.strategy import WARM_BATCHES, Begin, Takeover, View, merge_end
 from anabranch.unit import OPEN, Unit, UnitPlace
@@ -89,17 +88,19 @@ class Workshop:
         return -1 if found is None else found[1].epoch
 
     def _restored(self, name: str, directory: Path) -> None:
-        """Bring back a version of a unit, if a store has one to go on from."""
-        if self._setup.strategy(name).policy != "shipped":
-            self._restore(name, directory)
-            return
-        output = self.channels[name]
+        """Bring back a version of a unit, if a store has one to go on from that was not tried in vain."""
+        output = self.channels[name] if self._setup.strategy(name).policy == "shipped" else None
+        in_vain = discredited_versions(self._setup.work.unit_path(name))
+
+        def untried(version: Version) -> bool:
+            return (version.run, version.epoch) not in in_vain and (output is None or acceptable(output, version))
 
         def belongs(restored: Path, version: Version) -> bool:
             note_origin(restored, version.made_by, version.epoch)
-            return fits(output, RunDirectory(restored), version.epoch)
+            note_version(restored, version.run, version.epoch)
+            return output is None or fits(output, RunDirectory(restored), version.epoch)
 
-        self._restore(name, directory, Accept(partial(acceptable, output), belongs))
+        self._restore(name, directory, Accept(untried, belongs))
 
     def _unit(self, name: str, generation: int | None, *, scratch: bool = False) -> Unit:
         plan = self._plans.pop(name, None) or self._assembly.build(name)

@@ -18,8 +18,8 @@ _LONGEST_REST_S = 10.0
 class Trigger:
     """Every so many epochs, or every so many seconds, whichever comes first; None is never.
 
-    What a run began with is kept only `inherited`: nobody knows yet whether it can be gone on from, and the run that
-    came to it has kept it, or the next commit will. But where something waits for a version, there is no next commit.
+    What a run began with is kept only if `inherited`: nobody knows yet whether it can be gone on from, and the run that
+    came to it has kept it, or the next commit is kept. But where epochs wait for it, there may be no next commit.
     """
 
     every_epochs: int | None = 1

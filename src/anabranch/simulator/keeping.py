@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from anabranch.choosing import made_by
-from anabranch.keeper.calibration import Trigger, due
+from anabranch.keeper.calibration import due
 from anabranch.keeper.surroundings import upstream_of
 from anabranch.keeping import takes_place, too_far_behind
 from anabranch.segments import awaited
@@ -43,8 +43,7 @@ class SimKeepers:
             ceiling = upstream_of(self._node.world.segments[name].inputs, self._ceilings())
             if ceiling is not None and saved.epoch > ceiling:
                 continue
-            usual = strategy.trigger(len(self._ceilings()))
-            trigger = Trigger(inherited=True) if name in self._awaited else usual
+            trigger = strategy.trigger(len(self._ceilings()), awaited=name in self._awaited)
             made = made_by(unit.record, saved.epoch)
             if due(trigger, epochs=saved.epoch - epoch, seconds=now_s - at_s, inherited=made != unit.run):
                 self._offered[name] = (unit.run, saved.epoch, now_s)

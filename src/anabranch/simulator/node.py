@@ -165,7 +165,8 @@ class SimNode:
             if error is None:
                 continue
             if not isinstance(error, Superseded):
-                failure = Failure(unit.run, unit.committed() + 1, f"{type(error).__name__}: {error}")
+                told = f"{type(error).__name__}: {error}"
+                failure = Failure(unit.run, unit.committed() + 1, told, proven=unit.proven)
                 history = self.world.failures.setdefault(name, [])
                 verdict = judge(history, failure, floor=unit.input_floor())
                 if verdict == "fail":

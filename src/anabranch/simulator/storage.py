@@ -186,6 +186,7 @@ class Run:
     # What lies on disk cannot be read; whoever goes on from it finds out when it runs.
     damaged: bool = False
     doubted: int | None = None
+    version: tuple[str, int] | None = None
 
     def committed(self) -> int | None:
         return None if self.saved is None else self.saved.epoch

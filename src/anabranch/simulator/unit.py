@@ -226,9 +226,14 @@ class SimUnit:
     def failure(self) -> BaseException | None:
         return self.release.superseded or self._failure
 
+    @property
+    def proven(self) -> bool:
+        return self._base is None or self.batches > 0
+
     def doubt_base(self) -> None:
-        if self._base is not None and self.batches == 0:
+        if self._base is not None and not self.proven:
             self._base.doubted = self.record.doubted = self._begun
+            self.record.version = self._base.version  # what was brought back is no run of its own here
 
     def stop(self) -> None:
         self.release.stop()

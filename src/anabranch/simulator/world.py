@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from anabranch.choosing import acceptable, fits
+from anabranch.choosing import acceptable, discredited, fits
 from anabranch.errors import Corrupt, StoreUnavailable
 from anabranch.failures import Failure
 from anabranch.keeper.version import preference
@@ -158,15 +158,16 @@ class World:
         """Bring back the newest version from the store that belongs to the output, if one is given."""
         if self.store.away:
             raise StoreUnavailable("the store is away")
+        in_vain = discredited(self.runs[unit].values())
         for version in self.store.newest_first(unit):
-            if output is not None and not acceptable(output, version):
+            if (version.run, version.epoch) in in_vain or (output is not None and not acceptable(output, version)):
                 continue
             into.saved, into.damaged = version.saved, version.damaged
             into.pending = {manifest.epoch: manifest for manifest in version.saved.pending}
-            into.origin = (version.made_by, version.epoch)
+            into.origin, into.version = (version.made_by, version.epoch), (version.run, version.epoch)
             if output is None or fits(output, into, version.epoch):
                 return
-            into.saved, into.pending, into.damaged = None, {}, False
+            into.saved, into.pending, into.damaged, into.version = None, {}, False, None
 
     # Dying in the middle of something
 

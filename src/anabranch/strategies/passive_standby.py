@@ -78,14 +78,16 @@ class PassiveStandby(Strategy):
         """When an epoch is published."""
         return self.release
 
-    def trigger(self, units: int = 1) -> Trigger:
-        """When a version is due, in a pipeline that keeps so many units.
+    def trigger(self, units: int = 1, *, awaited: bool = False) -> Trigger:
+        """When a version is due, in a pipeline that keeps so many units; if others wait for it, with every epoch.
 
         A version waits for those of the units that it reads, so the last of a row may be as many intervals behind as
         there are units, and one more: together at most what may be held for a store, or all would wait for each other.
+        What is published only when a version is shipped waits for what a run began with, too.
         """
-        latest = max(1, self.most_behind // (units + 1))
-        return Trigger(min(self.every or latest, latest), self.every_s, inherited=self.release == "shipped")
+        latest = 1 if awaited else max(1, self.most_behind // (units + 1))
+        waited_for = awaited or self.release == "shipped"
+        return Trigger(min(self.every or latest, latest), self.every_s, inherited=waited_for)
 
     def standby(self, view: View) -> Instruction | None:
         """Warm up with some epochs, then wait on a recent checkpoint."""
