@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -128,6 +129,7 @@ def test_files_come_bit_by_bit_and_all_of_them_in_the_end(tmp_path):
     place = input_path(scratch, "lines")
     assert [path.name for path in place.iterdir()] == ["000.txt"]
     workload.start()
+    workload.ready()
     wait_until(lambda: len(workload.order["lines"]) >= 8, 30.0, "eight files")
     assert workload.late(random.Random(0)) == f"lines: {workload.order['lines'][-1]}"
     assert workload.late(random.Random(0)) is None
@@ -142,13 +144,41 @@ def test_files_come_bit_by_bit_and_all_of_them_in_the_end(tmp_path):
 def test_a_burst_gives_at_once_what_was_saved_up(tmp_path):
     """Nothing comes while the input rests."""
     workload = Workload(pipeline(tmp_path), tmp_path / "scratch", seconds=0.5, seed=3)
-    workload.rest()
+    assert workload.rest()
     workload.start()
+    workload.ready()
     wait_until(lambda: workload._due.get("lines", 0) >= 19, 5.0, "time to pass")
     assert workload.order["lines"] == ["000.txt"]
     workload.burst()
     wait_until(lambda: len(workload.order["lines"]) >= 19, 5.0, "everything at once")
     workload.finish()
+    assert not workload.rest(), "nothing is left to give"
+
+
+def test_little_input_comes_before_everyone_is_ready(tmp_path):
+    """Or faults would meet a pipeline that has nothing to process any more."""
+    workload = Workload(pipeline(tmp_path), tmp_path / "scratch", seconds=0.5, seed=3)
+    with ExitStack() as stack:
+        stack.callback(workload.finish)
+        workload.start()
+        wait_until(lambda: workload._due.get("lines", 0) >= 0.05, 5.0, "time to pass")
+        workload._due["lines"] = 100.0
+        wait_until(lambda: len(workload.order["lines"]) >= 3, 5.0, "what may come early")
+        wait_until(lambda: workload._due["lines"] > 98.1, 5.0, "more time to pass")
+        assert len(workload.order["lines"]) == 3
+        workload.ready()
+        wait_until(lambda: len(workload.order["lines"]) >= 19, 5.0, "the rest")
+
+
+def test_lines_get_the_end_that_they_lack(tmp_path):
+    """A stream waits for it, a batch query does not: the oracle would miss a row that was never taken."""
+    graph, scratch = pipeline(tmp_path), tmp_path / "scratch"
+    for path in (tmp_path / "lines").iterdir():
+        path.write_text("one\ntwo")
+    workload = Workload(graph, scratch, seconds=1.0, seed=3)
+    workload.start()
+    workload.finish()
+    assert {path.read_text() for path in input_path(scratch, "lines").iterdir()} == {"one\ntwo\n"}
 
 
 def test_what_was_planned_is_kept_and_tells_what_was_taken(tmp_path):
@@ -231,7 +261,7 @@ def test_what_was_written_since_is_left_alone(tmp_path, seed):
     said = []
     scene = Scene(SimpleNamespace(scratch=tmp_path), ["unit"], [], {}, None, healed=said.append)
     damage._damage(scene, random.Random(seed), [path], 1, of="unit")
-    assert scene.undos[0].names == ("unit", "log")
+    assert scene.undos[0].names == ("'unit'", "log")
     path.write_bytes(b"something newer")
     scene.put_right(everything=True)
     assert path.read_bytes() == b"something newer"

@@ -25,6 +25,7 @@ def course(**changes):
         "stops": 0,
         "delivered": {"out": {epoch: float(epoch) for epoch in range(20)}},
         "ends_s": 30.0,
+        "rows_after": 7,
     }
     return Course(**{**usual, **changes})
 
@@ -40,6 +41,9 @@ def test_a_run_holds_if_both_oracles_agree():
     assert held["judged_by"] == ["reference", "batch"]
     nothing = verdict(course(injected=[]), judgement(), None)
     assert (nothing["held"], nothing["failed"]) == (False, "no fault was injected")
+    after = verdict(course(rows_after=0), judgement(), None)
+    assert not after["held"]
+    assert after["failed"].startswith("no row was delivered after the first fault")
 
 
 @pytest.mark.parametrize(

@@ -257,6 +257,11 @@ class Fleet:
             if up_or_ended or (over and give_way(node.process.pid, 0)):
                 node.starting_until_s = None
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the nodes, also of those that have not announced themselves yet."""
+        return [node.process.pid for _, node in self._nodes]
+
     def terminate(self) -> None:
         """End every node at once, and start none again."""
         self._ending = True

@@ -6,12 +6,27 @@ import contextlib
 import errno
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _LOOKS, _LOOK_S = 500, 0.01
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let nobody end this process while it puts things right; in other threads signals do not come anyway."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {sent: signal.signal(sent, signal.SIG_IGN) for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for sent, handler in before.items():
+            signal.signal(sent, handler)
 
 
 def of_session(session: int) -> Iterator[tuple[int, list[str]]]:

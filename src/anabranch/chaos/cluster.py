@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from anabranch.chaos.means import faketime
 from anabranch.elsewhere import output_path
 from anabranch.errors import AnabranchError
@@ -83,6 +85,7 @@ class Cluster:
     def end(self) -> None:
         """Kill everything that is left, whatever happened."""
         if self._fleet is not None:
+            self._sessions.update(self._fleet.pids)
             with contextlib.suppress(AnabranchError, NodeEnded):
                 self._fleet.terminate()
         self._sessions.update(node.pid for node in self.announced())
@@ -153,6 +156,12 @@ class Cluster:
         seen = [node for node in self.status() if node["alive"]]
         phases = {node["phase"] for node in seen}
         return len(seen) == self.nodes and phases <= {"running", "cold"} and "running" in phases
+
+    def rows_since(self, sink: str, at_s: float) -> int:
+        """Count the rows that a sink has delivered after some time."""
+        place = output_path(self.scratch, sink)
+        later = [epoch for epoch, seen_s in self.delivered(sink).items() if seen_s > at_s]
+        return sum(pq.read_metadata(place / f"epoch-{epoch:012d}.parquet").num_rows for epoch in later)
 
     def delivered(self, sink: str) -> dict[int, float]:
         """Return the epochs that a sink has delivered, each with the time at which it could be read."""

@@ -31,7 +31,8 @@ def checkpoint(scene: Scene, chance: random.Random) -> Done:
     own = [run for run in runs.iterdir() if _text(run / "owner") == leader.name and (run / "checkpoint").is_dir()]
     files = [path for run in own for path in (run / "checkpoint").rglob("*") if path.is_file()]
     # Half a micro-batch later they would be others.
-    kill_session(leader.pid)
+    if not kill_session(leader.pid):
+        raise NotInjected(f"{leader.name} was gone already")
     hit = _damage(scene, chance, _newest(files, 12), _MOST_FILES, of=unit)
     return {"did": "checkpoint damaged, SIGKILL", "unit": unit, "files": hit, **told(leader)}
 
@@ -43,7 +44,7 @@ def store(scene: Scene, chance: random.Random) -> Done:
         raise NotInjected("nothing is stored yet")
     for node in scene.cluster.living():
         kill_session(node.pid)
-    unit = chance.choice(scene.units)
+    unit = chance.choice(scene.kept)
     for run in (scene.cluster.work_path / "units" / unit / "runs").iterdir():
         shutil.rmtree(run, ignore_errors=True)
     hit = _damage(scene, chance, _newest(files, 4), 1, of=unit)
@@ -100,17 +101,21 @@ def _damage(
     for path in chance.sample(files, min(most, len(files))):
         try:
             content = path.read_bytes()
+            if not content:
+                continue
             how = chance.choice(["deleted", "cut short", "bit turned"] if deleting else ["cut short", "bit turned"])
             if how == "deleted":
                 path.unlink()
-            elif how == "cut short" or not content:
+            elif how == "cut short":
                 os.truncate(path, len(content) // 2)
             else:
                 _turn_bit(path, chance.randrange(len(content)), chance.randrange(8))
             damaged = None if how == "deleted" else path.read_bytes()
         except FileNotFoundError:
             continue
-        scene.later(_NEVER_S, f"{path.name} put back", partial(_put_back, path, content, damaged), (of, path.name))
+        scene.later(
+            _NEVER_S, f"{path.name} put back", partial(_put_back, path, content, damaged), (repr(of), path.name)
+        )
         hit.append(f"{path.relative_to(scene.cluster.scratch)}: {how}")
     if not hit:
         raise NotInjected("the files were gone already")

@@ -23,6 +23,7 @@ from anabranch.oracle import batch
 from anabranch.oracle.compare import NOTHING, Verdict
 from anabranch.oracle.reference import by_epoch, replay
 from anabranch.pipeline import Graph
+from anabranch.processes import kill_session
 from anabranch.sources import CsvFiles, JsonlFiles, TextFiles
 from anabranch.work import Work
 
@@ -52,10 +53,16 @@ def judge(
 ) -> Judgement:
     """Run both oracles over what a run left behind."""
     again_options = replace(options, work=recorded.path, elsewhere=scratch, name="reference")
+    sessions: set[int] = set()
     with ThreadPoolExecutor(1) as beside:
-        replayed = beside.submit(replay, again_options, scratch / "reference")
-        compared = _by_batch(graph, options, scratch, recorded, order)
-        again = replayed.result()
+        replayed = beside.submit(replay, again_options, scratch / "reference", started=sessions.add)
+        try:
+            compared = _by_batch(graph, options, scratch, recorded, order)
+            again = replayed.result()
+        except BaseException:
+            for session in sessions:  # else this would wait for it
+                kill_session(session)
+            raise
     verdict, differing = NOTHING, {}
     for name, node in graph.sinks.items():
         verdicts = list(by_epoch(again, node.stream, output_path(scratch, name)))

@@ -13,7 +13,9 @@ import random
 import resource
 import shutil
 import signal
+import socket
 import subprocess
+from pathlib import Path
 from typing import Any
 
 from anabranch.chaos.scene import NotInjected, Scene, parts_of, told
@@ -24,6 +26,9 @@ _NODE_FILE_BYTES = 4096
 _FLUSH_US = 100_000
 _FILL_BYTES = (64 << 20, 1 << 20, 4096)
 _MOST_CLOCK_S = 3600
+# By this a rule can be told from those of others.
+_COMMENT = "anabranch-chaos"
+_ANSWER_S = 0.3
 
 
 def read_only(scene: Scene, chance: random.Random) -> Done:
@@ -105,6 +110,9 @@ def clock(scene: Scene, chance: random.Random) -> Done:
     leader = scene.leader()
     step_s = chance.choice((-1, 1)) * chance.randint(5, _MOST_CLOCK_S)
     path = scene.cluster.clock_path(leader.name)
+    with contextlib.suppress(OSError):
+        if "libfaketime" not in Path(f"/proc/{leader.pid}/maps").read_text():
+            raise NotInjected("the node runs without libfaketime")
     path.write_text(f"{step_s:+d}")
     return {"did": f"clock stepped by {step_s:+d} s", **told(leader)}
 
@@ -125,18 +133,32 @@ def _port(address: str) -> int:
     return int(address.rpartition(":")[2].rstrip("/"))
 
 
+def _answers(port: int) -> bool:
+    """Say whether someone can be reached at a port of this machine."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), _ANSWER_S):
+        return True
+    return False
+
+
 def _drop(scene: Scene, chance: random.Random, ports: list[int], whom: Done) -> Done:
     seconds = chance.choice(_SECONDS)
 
     def rule(action: str, port: int) -> list[str]:
-        return ["iptables", action, "INPUT", "-i", "lo", "-p", "tcp", "--dport", str(port), "-j", "DROP"]
+        # Others may be changing rules just now: it waits for them.
+        which = ["INPUT", "-i", "lo", "-p", "tcp", "--dport", str(port), "-m", "comment", "--comment", _COMMENT]
+        return ["iptables", "-w", "10", action, *which, "-j", "DROP"]
 
-    def heal() -> None:
-        for port in ports:
-            subprocess.run(rule("-D", port), check=False, capture_output=True)
+    def apply(action: str) -> list[int]:
+        done = {port: subprocess.run(rule(action, port), check=False, capture_output=True) for port in ports}
+        return [port for port, ended in done.items() if ended.returncode != 0]
+
+    def heal() -> str | None:
+        left = apply("-D")
+        return f"iptables still drops what is sent to {left}" if left else None
 
     scene.later(seconds, "messages arrive again", heal)
-    for port in ports:
-        if subprocess.run(rule("-I", port), check=False, capture_output=True).returncode != 0:
-            raise NotInjected("iptables refused")
+    if apply("-I"):
+        raise NotInjected("iptables refused")
+    if any(_answers(port) for port in ports):
+        raise NotInjected("messages still arrive")
     return {"did": f"messages dropped for {seconds:.0f} s", **whom}

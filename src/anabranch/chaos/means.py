@@ -14,6 +14,8 @@ from anabranch.pipeline import Graph
 from anabranch.strategies import PassiveStandby, Strategy, UpstreamBackup
 
 _EXECUTORS = "in local mode the JVM is the executor; try --master 'local-cluster[1,1,1024]'"
+# In a namespace of its own, where nobody else sees it.
+_MOUNT = ("unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=1m", "anabranch-chaos", "/var")
 FAKETIME = (
     Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"),
     Path("/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1"),
@@ -35,7 +37,7 @@ def missing(graph: Graph, strategies: Iterable[Strategy | None], nodes: int, mas
         "standby": None if nodes > 1 else "it takes --nodes 2 or more",
         "regating": None if any(_gated(one) for one in held) else "no segment has a gated standby",
         "namespaces": _first(root, "it takes root", _runs("unshare", "-m", "true"), "unshare -m does not work here"),
-        "mounts": _first(root, "it takes root", shutil.which("mount") is not None, "mount is not installed"),
+        "mounts": _first(root, "it takes root", _runs(*_MOUNT), "a disk cannot be mounted here"),
         "strace": None if shutil.which("strace") else "strace is not installed",
         "faketime": None if faketime() else "libfaketime is not installed",
         "iptables": _first(root, "it takes root", _runs("iptables", "-L", "-n"), "iptables does not work here"),

@@ -26,6 +26,12 @@ def strike(scene: Scene, fault: Strike) -> Done:
     return NEMESES[fault.fault.name](scene, random.Random(fault.seed))
 
 
+def _killed(node: Announcement) -> None:
+    """Kill a node; `NotInjected` if nobody was there to be killed."""
+    if not kill_session(node.pid):
+        raise NotInjected(f"{node.name} was gone already")
+
+
 def _signal(pids: Iterable[int], sent: signal.Signals) -> int:
     """Send a signal; return how many processes were there to take it."""
     taken = 0
@@ -43,14 +49,13 @@ def _signal(pids: Iterable[int], sent: signal.Signals) -> int:
 
 def _kill(scene: Scene, _: random.Random) -> Done:
     leader = scene.leader()
-    if not kill_session(leader.pid):
-        raise NotInjected("the node was gone already")
+    _killed(leader)
     return {"did": "SIGKILL", **told(leader)}
 
 
 def _kill_standby(scene: Scene, chance: random.Random) -> Done:
     node = scene.standby(chance)
-    kill_session(node.pid)
+    _killed(node)
     return {"did": "SIGKILL", **told(node)}
 
 
@@ -83,10 +88,10 @@ def _kill_but_one(scene: Scene, chance: random.Random) -> Done:
     if len(living) <= 1:
         raise NotInjected("only one node is there")
     spared = chance.choice(living)
-    killed = [node for node in living if node.pid != spared.pid]
-    for node in killed:
-        kill_session(node.pid)
-    return {"did": "SIGKILL", "nodes": [node.name for node in killed]}
+    killed = [node.name for node in living if node.pid != spared.pid and kill_session(node.pid)]
+    if not killed:
+        raise NotInjected("the other nodes were gone already")
+    return {"did": "SIGKILL", "nodes": killed}
 
 
 def _kill_all(scene: Scene, _: random.Random) -> Done:
@@ -145,7 +150,7 @@ def _pause(scene: Scene, chance: random.Random, whom: Done, pids: list[int]) -> 
 def _kill_in_start(scene: Scene, chance: random.Random) -> Done:
     """Kill a node, and kill it again while it starts."""
     victim = chance.choice(scene.cluster.living() or [scene.leader()])
-    kill_session(victim.pid)
+    _killed(victim)
 
     def again() -> int | None:
         for node in scene.cluster.announced():
@@ -164,8 +169,7 @@ def _kill_in_checkpoint(scene: Scene, _: random.Random) -> Done:
     """Kill the leading node between the offsets that Spark wrote and the commit that it has not."""
     leader = scene.leader()
     with scene.moment(_writing(scene, leader), "a checkpoint on its way"):
-        if not kill_session(leader.pid):
-            raise NotInjected("the node was gone already")
+        _killed(leader)
     return {"did": "SIGKILL in a checkpoint", **told(leader)}
 
 
@@ -205,8 +209,7 @@ def _newest(directory: Path) -> int:
 
 def _kill_in_takeover(scene: Scene, _: random.Random) -> Done:
     def kill(first: Announcement, second: Announcement) -> Done:
-        if not kill_session(second.pid):
-            raise NotInjected("the node that took over was gone already")
+        _killed(second)
         nodes = [first.name, second.name]
         return {"did": "SIGKILL, and of the node that took over", "nodes": nodes, "pid": second.pid}
 
@@ -224,7 +227,7 @@ def _in_takeover(scene: Scene, act: Callable[[Announcement, Announcement], Done]
     """Kill the leading node, and act as soon as another one has taken over."""
     unit = scene.units[-1]
     first, before = scene.leader(unit), scene.cluster.generation(unit)
-    kill_session(first.pid)
+    _killed(first)
     with scene.moment(lambda: scene.cluster.generation(unit) > before, "the takeover", 60.0):
         second = scene.cluster.holder(unit)
         if second is None:
@@ -237,7 +240,7 @@ def _kill_in_regating(scene: Scene, _: random.Random) -> Done:
     runs = scene.cluster.work_path / "units" / unit / "runs"
     leader, known = scene.leader(unit), set(os.listdir(runs))
     with scene.moment(lambda: set(os.listdir(runs)) - known, "a standby that begins anew", 60.0):
-        kill_session(leader.pid)
+        _killed(leader)
     return {"did": "SIGKILL while the standby began anew", **told(leader)}
 
 
@@ -252,7 +255,7 @@ def _kill_in_trimming(scene: Scene, _: random.Random) -> Done:
 
     before = floors()
     with scene.moment(lambda: floors() != before, "a channel being trimmed"):
-        kill_session(holder.pid)
+        _killed(holder)
     return {"did": "SIGKILL while a channel was trimmed", **told(holder)}
 
 
@@ -272,7 +275,9 @@ def _late(scene: Scene, chance: random.Random) -> Done:
 
 def _burst(scene: Scene, chance: random.Random) -> Done:
     seconds = chance.choice((2.0, 5.0))
-    scene.workload.rest()
+    if not scene.workload.rest():
+        scene.workload.burst()
+        raise NotInjected("all input has come already")
     scene.later(seconds, "all input at once", scene.workload.burst)
     return {"did": f"no input for {seconds:.0f} s, then all of it"}
 

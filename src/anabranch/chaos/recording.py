@@ -72,6 +72,8 @@ class Lookout:
 
     def __init__(self, *looks: Callable[[], None]) -> None:
         self._looks = looks
+        # Why nobody looks any more.
+        self.failed: str | None = None
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="lookout", daemon=True)
 
@@ -86,8 +88,11 @@ class Lookout:
         self._look()
 
     def _look_on(self) -> None:
-        while not self._ending.wait(_LOOK_S):
-            self._look()
+        try:
+            while not self._ending.wait(_LOOK_S):
+                self._look()
+        except Exception as error:  # noqa: BLE001  what nobody saw, nobody can judge
+            self.failed = f"{type(error).__name__}: {error}"
 
     def _look(self) -> None:
         for look in self._looks:

@@ -99,6 +99,11 @@ def _batch(verdict: dict[str, Any]) -> str:
     return f"{text}. {left_out}" if left_out else text
 
 
+def _plain(text: str) -> str:
+    """Return a text that the picture shows as it is: between dollar signs there would be mathematics."""
+    return text.replace("$", r"\$")
+
+
 def _picture(lines: list[dict[str, Any]]) -> str:
     """Draw output over time, with faults and takeovers."""
     import matplotlib as mpl
@@ -114,7 +119,10 @@ def _picture(lines: list[dict[str, Any]]) -> str:
     try:
         for name, points in delivered.items():
             axes.step(
-                [at for at, _ in points], [epoch for _, epoch in points], where="post", label=f"delivered: {name}"
+                [at for at, _ in points],
+                [epoch for _, epoch in points],
+                where="post",
+                label=_plain(f"delivered: {name}"),
             )
         top = max((epoch for points in delivered.values() for _, epoch in points), default=1)
         for line in lines:
@@ -146,7 +154,7 @@ def _reaction(line: dict[str, Any]) -> tuple[Any, ...]:
             line.get("role"),
             f"{line.get('from')} → {line.get('to')}",
         )
-    said = line.get("error") or f"epochs {line.get('first')} to {line.get('last')} are lost"
+    said = line.get("error") or line.get("message") or f"epochs {line.get('first')} to {line.get('last')} are lost"
     return line["at_s"], f"{line['kind']}: {said}", line.get("unit", ""), ""
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,15 +26,16 @@ from anabranch.errors import AnabranchError, PipelineError
 from anabranch.launcher import NodeEnded
 from anabranch.loading import load_pipeline
 from anabranch.node_options import NodeOptions
+from anabranch.plans import spark_message
+from anabranch.processes import undisturbed
 from anabranch.segments import consumers, cut
-from anabranch.strategies import Amnesia
+from anabranch.strategies import Amnesia, PassiveStandby
 
 _READY_S, _END_S = 300.0, 600.0
 _SETTLED_EPOCHS = 5
 _STANDBYS_S = 60.0
 _LOOK_S = 0.1
 _ASK_S = 5.0
-_WARM_UP_S = 30.0
 _RETAINED_EPOCHS = 5
 # Inputs are trimmed soon, so that recoveries have no more than they need.
 _LEAVE_S = 3.0
@@ -63,8 +66,10 @@ class Chaos:
         self._options = options
         self._say = say
         self._scratch = options.scratch.absolute()
-        if self._scratch.exists() and any(self._scratch.iterdir()):
-            raise PipelineError(f"{options.scratch} is not empty", hint="choose another --out, or remove it")
+        if self._scratch.exists() and not (self._scratch.is_dir() and not any(self._scratch.iterdir())):
+            raise PipelineError(
+                f"{options.scratch} is not an empty directory", hint="choose another --out, or remove it"
+            )
         self._graph = load_pipeline(options.file).graph()
         if not self._graph.sinks:
             raise PipelineError("the pipeline has no sink", hint="add one: what is delivered is what is compared")
@@ -102,6 +107,11 @@ class Chaos:
     def run(self) -> dict[str, Any]:
         """Run to the verdict."""
         self._scratch.mkdir(parents=True, exist_ok=True)
+        try:
+            workload = Workload(self._graph, self._scratch, seconds=self._options.seconds, seed=self._options.seed)
+        except BaseException:
+            shutil.rmtree(self._scratch, ignore_errors=True)  # so that the same --out may be used for the next try
+            raise
         self._history = History(self._scratch / "history.jsonl")
         self._history.note(
             "began",
@@ -111,15 +121,13 @@ class Chaos:
             faults=[strike.fault.name for strike in self._strikes],
             unable=self._unable,
         )
-        workload = Workload(
-            self._graph, self._scratch, seconds=self._options.seconds + _WARM_UP_S, seed=self._options.seed
-        )
         healed = lambda what: self._history.note("healed", what=what)  # noqa: E731
         readers = consumers(self._graph, self._segments)
-        self._scene = Scene(self._cluster, self._units, list(self._graph.sources), readers, workload, healed)
+        kept = [name for name in self._units if isinstance(self._strategies.get(name), PassiveStandby)]
+        self._scene = Scene(self._cluster, self._units, list(self._graph.sources), readers, workload, healed, kept)
         self._deliveries = Deliveries([output_path(self._scratch, name) for name in self._graph.sinks])
         self._recorder = Recorder(self._cluster.work_path, self._scratch / "recorded", list(self._graph.sources))
-        lookout = Lookout(self._recorder.look, self._deliveries.look)
+        self._lookout = lookout = Lookout(self._recorder.look, self._deliveries.look)
         lookout.start()
         failed: str | None = None
         try:
@@ -127,6 +135,7 @@ class Chaos:
             self._cluster.start()
             workload.start()
             self._settle()
+            workload.ready()
             self._break_things()
             self._finish(workload)
         except (AnabranchError, NodeEnded) as error:
@@ -134,18 +143,21 @@ class Chaos:
             self._history.note("failed", error=failed)
             self._say(f"failed: {failed}")
         finally:
-            self._scene.put_right(everything=True)
-            self._cluster.end()
-            lookout.end()
-            self._cluster.unmount()
+            with undisturbed(), ExitStack() as stack:
+                for tidy in (self._cluster.unmount, lookout.end, self._cluster.end, self._put_all_right):
+                    stack.callback(tidy)
         return self._judged(workload, failed)
+
+    def _put_all_right(self) -> None:
+        self._scene.put_right(everything=True)
 
     # The course of a run
 
     def _look(self) -> bool:
         """Look after the nodes; a pipeline that stopped because of damage goes on when that is put right."""
-        if self._recorder.missed is not None:
-            raise AnabranchError(f"it could not be judged: {self._recorder.missed}")
+        missed = self._recorder.missed or self._lookout.failed
+        if missed is not None:
+            raise AnabranchError(f"it could not be judged: {missed}")
         self._scene.put_right()
         try:
             return self._cluster.poll()
@@ -158,7 +170,8 @@ class Chaos:
         self._history.note("stopped", error=error.message, hint=error.hint)
         self._say(f"the pipeline stopped: {error.message}")
         told = f"{error.message} {error.hint}"
-        excused = any(name in told for undo in self._scene.undos for name in undo.names)
+        # Names are quoted where a person is told of them: a unit may be called like a word of any sentence.
+        excused = any(quoted in told for undo in self._scene.undos for quoted in undo.names)
         if self._stops > _MOST_STOPS or not excused:
             raise error
         self._cluster.end()
@@ -258,8 +271,8 @@ class Chaos:
             options = self._node_options
             try:
                 judgement = judge(self._graph, options, self._scratch, self._recorder.recorded, workload.order)
-            except (AnabranchError, NodeEnded) as error:
-                failed = f"it could not be judged: {error}"
+            except Exception as error:  # noqa: BLE001  what the user's own steps raise in a batch is no verdict, but told
+                failed = f"it could not be judged: {type(error).__name__}: {spark_message(error)}"
         line = verdict(self._course(), judgement, failed)
         self._history.note("verdict", **line)
         return line
@@ -275,11 +288,15 @@ class Chaos:
             stops=self._stops,
             delivered={name: {e: at - began_s for e, at in epochs.items()} for name, epochs in times.items()},
             ends_s=None if last_s is None else last_s - began_s,
+            rows_after=sum(self._cluster.rows_since(name, self._first_fault_s()) for name in self._graph.sinks),
             rewritten=self._deliveries.rewritten,
             lossy=lossy_sinks(self._graph, self._segments, self._strategies),
             named=self._named,
             drawn=drawn_sinks(self._graph, self._segments, self._cluster.work.promises()),
         )
+
+    def _first_fault_s(self) -> float:
+        return self._history.began_s + min((line["at_s"] for line in self._injected), default=float("inf"))
 
     def _named(self, sink: str, epoch: int) -> bool:
         """Say whether an epoch is marked as missing or incomplete."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,6 +47,8 @@ class Scene:
     readers: dict[str, tuple[str, ...]]
     workload: Workload
     healed: Callable[[str], object] = lambda _: None
+    # The units that stores keep.
+    kept: list[str] = field(default_factory=list)
     undos: list[Undo] = field(default_factory=list)
 
     def leader(self, unit: str | None = None) -> Announcement:
@@ -80,11 +83,11 @@ class Scene:
     def put_right(self, *, everything: bool = False) -> None:
         """Undo what is due."""
         for undo in [undo for undo in self.undos if everything or undo.due_s <= time.monotonic()]:
-            self.undos.remove(undo)
             try:
                 undone = undo.do()
-            except OSError as error:
+            except (OSError, ValueError, subprocess.SubprocessError) as error:
                 undone = str(error)
+            self.undos.remove(undo)
             self.healed(f"{undo.what}: {undone}" if isinstance(undone, str) else undo.what)
 
     @contextmanager

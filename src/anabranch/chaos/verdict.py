@@ -23,6 +23,7 @@ Times = dict[str, dict[int, float]]
 class Course:
     """How a run went. `delivered` are the times of the epochs of every sink; `ends_s` when the last input came.
 
+    `rows_after` counts the rows that were delivered after the first fault.
     `lossy` are the sinks that may lack rows, and `named` says whether an epoch of a sink is marked as lacking some.
     """
 
@@ -33,6 +34,7 @@ class Course:
     stops: int
     delivered: Times
     ends_s: float | None
+    rows_after: int
     rewritten: list[str] = field(default_factory=list)
     # Sinks whose rows are others in every run, each with the segment that makes them so.
     drawn: Mapping[str, str] = field(default_factory=dict)
@@ -92,6 +94,7 @@ def verdict(course: Course, judgement: Judgement | None, failed: str | None) -> 
         "examples": [*(reference.examples if reference is not None else ()), *batch.examples][:_MOST_EXAMPLES],
         "unable": course.unable,
         "stops": course.stops,
+        "rows_after_faults": course.rows_after,
         "failed": failed,
         "seed": course.seed,
         "max_gap_s": longest_s,
@@ -106,13 +109,16 @@ def _unusable(course: Course, judgement: Judgement | None) -> str | None:
         return "no fault was injected"
     if course.rewritten:
         return f"what was delivered changed afterwards: {', '.join(course.rewritten[:3])}"
-    if judgement is not None and judgement.untaken:
-        return judgement.untaken[0]
-    if judgement is not None and course.delivered and all(_excused(course, judgement, s) for s in course.delivered):
-        return f"nothing can be compared: {next(iter(course.drawn.values()))}"
-    if judgement is not None and not judgement.reference.expected:
-        return "nothing was compared: no row was expected"
-    return None
+    if judgement is None:
+        return None
+    excused = course.delivered and all(_excused(course, judgement, sink) for sink in course.delivered)
+    reasons = {
+        next(iter(judgement.untaken), ""): bool(judgement.untaken),
+        f"nothing can be compared: {next(iter(course.drawn.values()), '')}": excused,
+        "nothing was compared: no row was expected": not judgement.reference.expected,
+        "no row was delivered after the first fault: the input had ended, or gave no more rows": not course.rows_after,
+    }
+    return next((why for why, so in reasons.items() if so), None)
 
 
 def _kept(course: Course, judgement: Judgement, sink: str) -> bool:

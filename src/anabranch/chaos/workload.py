@@ -1,7 +1,8 @@
 """The input of a run: copies of the user's own files, which come bit by bit, some of them twice, late or all at once.
 
 Sources that make their own rows need none of this. The order in which files came is kept for the batch oracle: from it
-follows which rows may have come too late.
+follows which rows may have come too late. Few files come while nodes start, nearly all while faults do: a pipeline that
+has nothing to process cannot show that it survives.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from anabranch.sources.files import list_files
 
 _LOOK_S = 0.05
 _HELD_BACK = 0.05
+# What comes until all nodes are ready, and over how long.
+_EARLY, _EARLY_S = 0.1, 30.0
 
 
 class Workload:
-    """Gives the files of every source over some seconds; then what is left, at once."""
+    """Gives the files of every source over some seconds once all are ready; in the end what is left, at once."""
 
     def __init__(self, graph: Graph, scratch: Path, *, seconds: float, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -36,16 +39,21 @@ class Workload:
         self._resting = threading.Event()
         self._thread = threading.Thread(target=self._give_all, name="workload", daemon=True)
         self._targets: dict[str, Path] = {}
+        self._of_lines: set[str] = set()
         self._waiting: dict[str, list[Path]] = {}
         self._late: dict[str, list[Path]] = {}
         # How many files should have come by now and have not.
         self._due: dict[str, float] = {}
+        # How many files a second, and how many wait for now.
+        self._pace: dict[str, tuple[float, int]] = {}
         self.order: dict[str, list[str]] = {}
         # When the last file came; None if no source reads files.
         self.last_given_s: float | None = None
         for name, node in graph.sources.items():
             source: Any = node.source
             if hasattr(source, "directory"):
+                if source.spec()["kind"] != "parquet":
+                    self._of_lines.add(name)
                 self._take(name, source.directory, source.pattern, scratch)
 
     def _take(self, name: str, directory: str, pattern: str, scratch: Path) -> None:
@@ -65,10 +73,17 @@ class Workload:
         self.order[name] = []
         # A schema may have to be read from the first file before anything starts.
         self._give(name, self._waiting[name].pop(0))
+        first = math.ceil(_EARLY * len(self._waiting[name]))
+        self._pace[name] = first / _EARLY_S, len(self._waiting[name]) - first
 
     def start(self) -> None:
         """Begin to give."""
         self._thread.start()
+
+    def ready(self) -> None:
+        """Give from now on what is left, evenly."""
+        with self._lock:
+            self._pace = {name: (len(paths) / self._seconds, 0) for name, paths in self._waiting.items()}
 
     def finish(self) -> None:
         """Give what is left."""
@@ -109,9 +124,10 @@ class Workload:
             self._give(name, path)
         return f"{name}: {path.name}"
 
-    def rest(self) -> None:
-        """Give nothing until `burst`."""
+    def rest(self) -> bool:
+        """Give nothing until `burst`; say whether there is anything left to give."""
         self._resting.set()
+        return any(self._waiting.values())
 
     def burst(self) -> None:
         """Give at once what would have been given in the meantime."""
@@ -120,24 +136,34 @@ class Workload:
     # Giving
 
     def _give_all(self) -> None:
-        paces = {name: len(paths) / self._seconds for name, paths in self._waiting.items()}
         while not self._ending.wait(_LOOK_S):
-            for name, per_s in paces.items():
-                self._due[name] = self._due.get(name, 0.0) + per_s * _LOOK_S
-            if self._resting.is_set():
-                continue
             with self._lock:
-                for name in paces:
-                    while self._due[name] >= 1 and self._waiting[name]:
+                for name, (per_s, kept) in self._pace.items():
+                    self._due[name] = self._due.get(name, 0.0) + per_s * _LOOK_S
+                    while not self._resting.is_set() and self._due[name] >= 1 and len(self._waiting[name]) > kept:
                         self._due[name] -= 1
                         self._give(name, self._waiting[name].pop(0))
 
     def _give(self, name: str, path: Path) -> None:
-        target = self._targets[name] / path.name
-        try:
-            os.link(path, target)
-        except OSError:  # another disk
-            shutil.copyfile(path, target.with_name(f".{path.name}"))
-            target.with_name(f".{path.name}").rename(target)
+        target, hidden = self._targets[name] / path.name, self._targets[name] / f".{path.name}"
+        if name in self._of_lines and _unfinished(path):
+            # A stream waits for the end of a line, a batch query does not.
+            hidden.write_bytes(path.read_bytes() + b"\n")
+            hidden.rename(target)
+        else:
+            try:
+                os.link(path, target)
+            except OSError:  # another disk
+                shutil.copyfile(path, hidden)
+                hidden.rename(target)
         self.order[name].append(path.name)
         self.last_given_s = time.time()
+
+
+def _unfinished(path: Path) -> bool:
+    """Say whether the last line of a file has no end."""
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"

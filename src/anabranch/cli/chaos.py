@@ -67,7 +67,7 @@ def chaos(  # noqa: PLR0913  every option of the command is a parameter
     options = ChaosOptions(
         file=file,
         scratch=scratch,
-        faults=tuple(name for given in faults or ["all"] for name in given.split(",") if name),
+        faults=tuple(name for given in faults or ["all"] for name in map(str.strip, given.split(",")) if name),
         seed=seed,
         seconds=seconds,
         count=count,
@@ -77,7 +77,8 @@ def chaos(  # noqa: PLR0913  every option of the command is a parameter
         settings=settings_of(setting or []),
     )
     # Whoever is told to end puts everything right first.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    for told in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(told, lambda sent, _: sys.exit(128 + sent))
     run = Chaos(options, console.print)
     verdict = run.run()
     report = write_report(scratch / "history.jsonl", scratch / "report.html")

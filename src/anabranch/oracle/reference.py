@@ -8,7 +8,7 @@ channels are compared, epoch by epoch, with what was delivered.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +22,11 @@ from anabranch.oracle.compare import NOTHING, Verdict, compare
 from anabranch.work import Work
 
 
-def replay(options: NodeOptions, work: Path) -> Work:
-    """Run the plans recorded in the options' work directory again, in `work`; sinks are left alone."""
+def replay(options: NodeOptions, work: Path, *, started: Callable[[int], object] = lambda _: None) -> Work:
+    """Run the plans recorded in the options' work directory again, in `work`; sinks are left alone.
+
+    `started` is told the session of the process that does it: whoever gives up waiting has to end that.
+    """
     recorded = Work.open(options.work)
     again = Work.create(work)
     for name in recorded.channel_names():
@@ -40,6 +43,7 @@ def replay(options: NodeOptions, work: Path) -> Work:
     launcher = Launcher(replace(options, work=work, replay=True, drain=False, name="reference"))
     launched = launcher.start()
     while launcher.poll(launched):
+        started(launched.process.pid)
         launched.process.wait()
     return again
 
