@@ -7,6 +7,7 @@ named as missing or incomplete.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -54,12 +55,19 @@ def judge(
     """Run both oracles over what a run left behind."""
     again_options = replace(options, work=recorded.path, elsewhere=scratch, name="reference")
     sessions: set[int] = set()
+    given_up = threading.Event()
+
+    def goes_on(session: int) -> bool:
+        sessions.add(session)
+        return not given_up.is_set()
+
     with ThreadPoolExecutor(1) as beside:
-        replayed = beside.submit(replay, again_options, scratch / "reference", started=sessions.add)
+        replayed = beside.submit(replay, again_options, scratch / "reference", goes_on=goes_on)
         try:
             compared = _by_batch(graph, options, scratch, recorded, order)
             again = replayed.result()
         except BaseException:
+            given_up.set()
             for session in sessions:  # else this would wait for it
                 kill_session(session)
             raise

@@ -22,10 +22,10 @@ from anabranch.oracle.compare import NOTHING, Verdict, compare
 from anabranch.work import Work
 
 
-def replay(options: NodeOptions, work: Path, *, started: Callable[[int], object] = lambda _: None) -> Work:
+def replay(options: NodeOptions, work: Path, *, goes_on: Callable[[int], bool] = lambda _: True) -> Work:
     """Run the plans recorded in the options' work directory again, in `work`; sinks are left alone.
 
-    `started` is told the session of the process that does it: whoever gives up waiting has to end that.
+    `goes_on` is told the session of the process that does it, and says whether anyone still waits: who does not ends it.
     """
     recorded = Work.open(options.work)
     again = Work.create(work)
@@ -42,8 +42,7 @@ def replay(options: NodeOptions, work: Path, *, started: Callable[[int], object]
         (again.channel_path(name) / "acks").mkdir()
     launcher = Launcher(replace(options, work=work, replay=True, drain=False, name="reference"))
     launched = launcher.start()
-    while launcher.poll(launched):
-        started(launched.process.pid)
+    while goes_on(launched.process.pid) and launcher.poll(launched):
         launched.process.wait()
     return again
 
