@@ -89,7 +89,7 @@ class Bench:
     def start(
         self,
         released: Callable[[str, Manifest], None] = lambda _unit, _manifest: None,
-        restore: Callable[[Path], object] = lambda _: None,
+        restore: Callable[[Path, bool], object] = lambda *_: None,
     ) -> Unit:
         """Start a new run of the unit, as a node does."""
         unit = self.unit(released)

@@ -45,7 +45,7 @@ class Output:
 
 def chosen(output, runs, restored=None, floor=-1):
     nothing = Run("restored", None)
-    return choose(lambda: runs, lambda: restored or nothing, Wanted(output=output), boot=BOOT, floor=floor)
+    return choose(lambda: runs, lambda _: restored or nothing, Wanted(output=output), boot=BOOT, floor=floor)
 
 
 def test_a_state_older_than_what_is_published_gives_way_to_a_store():
@@ -119,10 +119,12 @@ def test_a_standby_waits_on_what_can_be_trusted():
 
 
 def test_a_version_that_was_brought_back_in_vain_is_not_tried_again():
-    """Another may be whole; one that a query has gone on from is not to blame for what happened later."""
+    """Another may be whole. Once is not enough; and one that was gone on from is not to blame for what came later."""
     assert discredited(
         [
+            Run("r4", 3, doubted=3, version=("r1", 3)),
             Run("r5", 3, doubted=3, version=("r1", 3)),
+            Run("r5", 3, doubted=3, version=("r0", 3)),
             Run("r6", 7, doubted=7, version=("r2", 3)),
             Run("r7", 3, version=("r4", 3)),
             Run("r8", 3, doubted=3),

@@ -93,7 +93,7 @@ def test_state_comes_back_from_a_store(spark, tmp_path):
     for epochs in (14, 17):
         for epoch in range(done, epochs):
             publish(bench.inputs["events"], epoch, rows(epoch))
-        unit = bench.start(restore=lambda directory: restore_unit([url], "home", "result", directory))
+        unit = bench.start(restore=lambda directory, _: restore_unit([url], "home", "result", directory))
         keeper = keeping(bench, unit, url)
         bench.wait_committed(unit, epochs - 1)
         wait_until(lambda epochs=epochs, keeper=keeper: keeper.shipped_epoch() == epochs - 1, TIMEOUT_S, "a version")
@@ -121,7 +121,7 @@ def test_a_join_comes_back_from_a_store(spark, tmp_path):
     run_and_lose(bench, 3, url)
     publish(bench.inputs["left"], 3, [])
     publish(bench.inputs["right"], 3, [row for epoch in range(3) for row in rows(epoch)])
-    unit = bench.start(restore=lambda directory: restore_unit([url], "home", "result", directory))
+    unit = bench.start(restore=lambda directory, _: restore_unit([url], "home", "result", directory))
     bench.wait_committed(unit, 3)
     unit.stop()
     assert [row["value"] for row in sorted(bench.rows(3), key=lambda row: row["value"])] == [
@@ -141,7 +141,7 @@ def test_functions_with_state_come_back_from_a_store(spark, tmp_path, step):
     run_and_lose(bench, 2, url)
     for epoch in (2, 3):
         publish(bench.inputs["events"], epoch, rows(epoch, count=4))
-        unit = bench.start(restore=lambda directory: restore_unit([url], "home", "result", directory))
+        unit = bench.start(restore=lambda directory, _: restore_unit([url], "home", "result", directory))
         bench.wait_committed(unit, epoch)
         unit.stop()
         unit.remove_former_runs()

@@ -80,7 +80,7 @@ def test_files_of_an_earlier_boot_are_not_trusted(home, monkeypatch):
     (life.checkpoint / "offsets" / "2").write_bytes(b"")
     monkeypatch.setattr("anabranch.runs.boot_id", lambda: "another")
     heir = home.unit()
-    assert heir.prepare(lambda directory: shutil.copytree(kept, directory)) == 1
+    assert heir.prepare(lambda directory, _: shutil.copytree(kept, directory)) == 1
     assert newest_commit(home.directory, boot="another")[0] == heir.run
 
 
@@ -102,5 +102,5 @@ def test_what_is_linked_from_files_that_are_not_trusted_is_not_trusted_either(ho
     doubt(standby.directory, 0)
     doubt(life.unit.directory, 0)
     heir = home.unit()
-    heir.prepare(lambda _: None)
+    heir.prepare(lambda *_: None)
     assert newest_commit(home.directory, sure=True) is None

@@ -5,6 +5,7 @@ A run is known by its directory (runs.py) or, in the simulator, by a record of t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
@@ -14,6 +15,8 @@ from anabranch.errors import Corrupt, Trimmed
 
 # The state of a run that began with another's is the right one from the start.
 ALWAYS = -1
+# This often a version is brought back before another one is tried.
+_IN_VAIN = 2
 
 
 class Candidate(Protocol):
@@ -103,21 +106,22 @@ def newest(runs: Iterable[C], wanted: Wanted = ANY, *, boot: object = None, sure
 
 
 def choose(
-    runs: Callable[[], Iterable[C]], restore: Callable[[], C] | None, wanted: Wanted, *, boot: object, floor: int
+    runs: Callable[[], Iterable[C]], restore: Callable[[bool], C] | None, wanted: Wanted, *, boot: object, floor: int
 ) -> C | None:
     """Return what a new run goes on from: the newest run that can be trusted, or a version that `restore` brings back.
 
-    Failing these, it begins anew if nothing of its inputs is trimmed, else files that may be damaged are better than
-    none. What lies before the floor of an input is of no use, and neither is, where nothing that is published may be
-    executed again, what lies before that. What is ahead of it there would be published before anyone knows whether the
-    state that belongs to it can be read: it is executed again, if it can be, rather than trusted after a crash of the
-    system; and a standby, for which nothing is restored, does without.
+    Failing these, it begins anew if nothing of its inputs is trimmed, else what may be damaged is better than nothing:
+    a version that was brought back in vain before (`restore(True)`), then files, those of an earlier start of the
+    system last. What lies before the floor of an input is of no use, and neither is, where nothing that is published
+    may be executed again, what lies before that. What is ahead of it there would be published before anyone knows
+    whether the state that belongs to it can be read: it is executed again, if it can be, rather than trusted after a
+    crash of the system; and a standby, for which nothing is restored, does without.
     """
     least = floor if wanted.output is None else max(floor, wanted.output.last_epoch())
     trusted = newest(runs(), wanted, boot=boot, sure=True)
     if trusted is not None and _reaches(trusted, least):
         return trusted
-    restored = None if restore is None else restore()
+    restored = None if restore is None else restore(False)
     if restored is not None and _reaches(restored, least) and _belongs(restored, wanted):
         return restored
     readable = newest(runs(), replace(wanted, settled=True), sure=True)
@@ -125,12 +129,19 @@ def choose(
         return readable
     if least < 0 or (restore is None and wanted.output is not None):
         return None  # everything is still there from the beginning, or nothing is needed yet
-    return newest(runs(), wanted)
+    restored = None if restore is None else restore(True)
+    if restored is not None and _reaches(restored, least) and _belongs(restored, wanted):
+        return restored
+    return newest(runs(), wanted, boot=boot) or newest(runs(), wanted)
 
 
 def discredited(runs: Iterable[Candidate]) -> set[tuple[str, int]]:
-    """Return the versions that were brought back, and could not be gone on from: another one is tried next."""
-    return {run.version for run in runs if run.version is not None and run.doubted == run.version[1]}
+    """Return the versions that were brought back, and could not be gone on from: another one is tried next.
+
+    Once is not enough: a query may fail of something else.
+    """
+    tried = Counter(run.version for run in runs if run.version is not None and run.doubted == run.version[1])
+    return {version for version, times in tried.items() if times >= _IN_VAIN}
 
 
 def fits(output: Output, run: Candidate, epoch: int) -> bool:

@@ -32,6 +32,7 @@ _SCRATCH = "scratch"
 _WHOLE = "whole"
 _DOUBTED = "doubted"
 _VERSION = "version"
+Restoring = Callable[[Path, bool], object]
 _RUN_NAME = re.compile(r"^r(\d{6})\.[0-9a-f]{8}$")
 
 
@@ -126,23 +127,23 @@ def newest_commit(
 
 
 def choose_run(
-    directory: Path, run: str, restore: Callable[[Path], object] | None, wanted: Wanted, *, floor: int
+    directory: Path, run: str, restore: Restoring | None, wanted: Wanted, *, floor: int
 ) -> tuple[str, Commit] | None:
     """Return what a new run goes on from, and the commit; see `choosing.choose`.
 
-    `restore(directory)` makes the directory of a run, or nothing.
+    `restore(directory, again)` makes the directory of a run, or nothing; `again` also from what was of no use before.
     """
     runs = partial(_directories, directory)
     restored = None if restore is None else partial(_restored, directory, run, restore)
     return _with_commit(choose(runs, restored, wanted, boot=boot_id(), floor=floor))
 
 
-def _restored(directory: Path, run: str, restore: Callable[[Path], object]) -> RunDirectory:
+def _restored(directory: Path, run: str, restore: Restoring, again: bool) -> RunDirectory:  # noqa: FBT001  a callback
     # Run ids sort by age: this one is older than the run that goes on from it, and another one on another node.
     number, _, own = run.partition(".")
     path = directory / "runs" / f"{number}.0000{own[:4]}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    restore(path)
+    restore(path, again)
     return RunDirectory(path)
 
 

@@ -35,7 +35,7 @@ from anabranch.execution import QueryInternals
 from anabranch.pending import Pending
 from anabranch.publishing import Publishing, Seen, UnitEvents
 from anabranch.releasing import Releasing
-from anabranch.runs import choose_run, doubt, link_run, make_run, note_whole, remove_former
+from anabranch.runs import Restoring, choose_run, doubt, link_run, make_run, note_whole, remove_former
 from anabranch.strategies.strategy import Release, Takeover
 
 if TYPE_CHECKING:
@@ -126,11 +126,11 @@ class Unit:
 
     # Starting
 
-    def prepare(self, restore: Callable[[Path], object] | None = None, *, owner: str | None = None) -> int:
+    def prepare(self, restore: Restoring | None = None, *, owner: str | None = None) -> int:
         """Make the run's directory; return the epoch after which it goes on.
 
-        `restore(directory)` is asked for a kept version if no run of this unit is left that can be trusted: it makes
-        the directory of a run, or nothing; None for a standby. With `owner`, only that node's runs are gone on from.
+        `restore(directory, again)` is asked for a kept version if no run of this unit is left that can be trusted: it
+        makes the directory of a run, or nothing; None for a standby. With `owner`, only that node's runs count.
         """
         home, output = self._place.directory, self._place.output
         before = output.last_epoch()

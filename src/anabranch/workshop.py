@@ -6,6 +6,7 @@ Starting a query takes seconds, so `primary` and `standby` are called in a threa
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,7 @@ class Workshop:
         unit = self._unit(name, generation)
         if how.use == "newest" or view.published < 0:
             owner = None if strategy.keeps_state else self._setup.options.name
-            after = unit.prepare(lambda directory: self._restored(name, directory), owner=owner)
+            after = unit.prepare(partial(self._restored, name), owner=owner)
             merges = view.mergeable and strategy.policy != "shipped"
             at_once = merge_end(after, view.published, view.late) if merges else -1
             gate = Gate(at_once if at_once > after else -1)
@@ -87,10 +88,10 @@ class Workshop:
         found = newest_commit(self._setup.work.unit_path(name), Wanted(owner), sure=True)
         return -1 if found is None else found[1].epoch
 
-    def _restored(self, name: str, directory: Path) -> None:
-        """Bring back a version of a unit, if a store has one to go on from that was not tried in vain."""
+    def _restored(self, name: str, directory: Path, again: bool) -> None:  # noqa: FBT001  a callback
+        """Bring back a version of a unit, if a store has one to go on from; `again` also one that was tried in vain."""
         output = self.channels[name] if self._setup.strategy(name).policy == "shipped" else None
-        in_vain = discredited_versions(self._setup.work.unit_path(name))
+        in_vain = set() if again else discredited_versions(self._setup.work.unit_path(name))
 
         def untried(version: Version) -> bool:
             return (version.run, version.epoch) not in in_vain and (output is None or acceptable(output, version))

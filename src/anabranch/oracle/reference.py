@@ -25,7 +25,7 @@ from anabranch.work import Work
 def replay(options: NodeOptions, work: Path, *, goes_on: Callable[[int], bool] = lambda _: True) -> Work:
     """Run the plans recorded in the options' work directory again, in `work`; sinks are left alone.
 
-    `goes_on` is told the session of the process that does it, and says whether anyone still waits: who does not ends it.
+    `goes_on` is told the session of the process that does it, and says whether anyone waits: who does not ends it.
     """
     recorded = Work.open(options.work)
     again = Work.create(work)

@@ -16,6 +16,7 @@ class Heap:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
+        self.mishaps = random.Random(~seed)
         self.now_s = 0.0
         self.events = 0
         self._heap: list[tuple[float, int, Action]] = []

@@ -27,9 +27,14 @@ if TYPE_CHECKING:
     from anabranch.simulator.node import SimNode
     from anabranch.strategies.strategy import Takeover
 
+Restoring = Callable[[Run, bool], object]
 _POLL_S = 0.05
 _WITHHOLD_POLL_S = 0.02
 OPEN = Gate()
+
+
+class Mishap(AnabranchError):
+    """A query failed, and nobody is to blame."""
 
 
 class SimUnit:
@@ -67,7 +72,7 @@ class SimUnit:
 
     # Beginning
 
-    def prepare(self, restore: Callable[[Run], object] | None, *, owner: str | None) -> int:
+    def prepare(self, restore: Restoring | None, *, owner: str | None) -> int:
         """Go on from the newest state that can be trusted, or from a store, or from the beginning."""
         shipped = self._policy == "shipped"
         base = self._chosen(restore, Wanted(owner, cast(Channel, self._output) if shipped else None))
@@ -94,14 +99,14 @@ class SimUnit:
         self._publishing.go_on_after(after)
         return after
 
-    def _chosen(self, restore: Callable[[Run], object] | None, wanted: Wanted) -> Run | None:
+    def _chosen(self, restore: Restoring | None, wanted: Wanted) -> Run | None:
         runs = partial(self._world.others, self.name, self.run)
         restored = None if restore is None else partial(self._restored, restore)
         return choose(runs, restored, wanted, boot=self.record.boot, floor=self.input_floor())
 
-    def _restored(self, restore: Callable[[Run], object]) -> Run:
+    def _restored(self, restore: Restoring, again: bool) -> Run:  # noqa: FBT001  a callback
         run = Run(f"{self.run.partition('.')[0]}.00000000", self.record.owner, self.record.boot, scratch=False)
-        restore(run)
+        restore(run, again)
         return run
 
     def begin_after(self, epoch: int, *, compare_from: int = 0, lost: bool = False) -> None:
@@ -151,6 +156,8 @@ class SimUnit:
         self._later(self._world.batch_s(self._node), lambda: self._execute(end, rows))
 
     def _execute(self, epoch: int, rows: list[Row]) -> None:
+        if self._world.mishap(first=self.batches == 0):
+            raise Mishap(f"an executor was lost at {self._world.heap.now_s:.3f}")
         if self._base is not None and self._base.damaged and self.batches == 0:
             raise Corrupt(f"the state of {self._base.name} cannot be read")
         state = self._state.copy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,7 @@ class SimWorkshop:
         unit = SimUnit(self._node, name, generation, scratch=False)
         if how.use == "newest" or view.published < 0:
             owner = None if strategy.keeps_state else self._node.name
-            after = unit.prepare(lambda run: self._restored(name, run), owner=owner)
+            after = unit.prepare(partial(self._restored, name), owner=owner)
             merges = view.mergeable and strategy.policy != "shipped"
             at_once = merge_end(after, view.published, view.late) if merges else -1
             gate = Gate(at_once if at_once > after else -1)
@@ -90,8 +91,9 @@ class SimWorkshop:
         found = newest(self._node.world.runs[name].values(), Wanted(owner), sure=True)
         return -1 if found is None or found.saved is None else found.saved.epoch
 
-    def _restored(self, name: str, run: Run) -> None:
+    def _restored(self, name: str, run: Run, again: bool) -> None:  # noqa: FBT001  a callback
         world = self._node.world
         strategy = self._node.setup.strategy(name)
         if isinstance(strategy, PassiveStandby):
-            world.restored(name, run, world.channels[name] if strategy.policy == "shipped" else None)
+            output = world.channels[name] if strategy.policy == "shipped" else None
+            world.restored(name, run, output, again=again)

@@ -16,6 +16,9 @@ from anabranch.simulator.heap import Heap
 from anabranch.simulator.segments import Model, Row
 from anabranch.simulator.storage import Died, MemoryChannel, Run, SavedState, TouchedLedger
 
+# In one history of four, some queries fail for a reason that is none of their files: this likely in a first batch.
+_WITH_MISHAPS, _MISHAP_FIRST, _MISHAP_LATER = 3, 0.2, 0.005
+
 if TYPE_CHECKING:
     from anabranch.simulator.node import SimNode
     from anabranch.simulator.unit import SimUnit
@@ -102,6 +105,8 @@ class World:
         # What each unit failed of since it last published something; production has a file of it.
         self.failures: dict[str, list[Failure]] = {}
         self._numbers = 0
+        # How many queries still fail for a reason of their own. Chance of its own: other histories stay as they were.
+        self._mishaps = heap.mishaps.choice([1, 2, 3]) if heap.seed % 4 == _WITH_MISHAPS else 0
 
     # What the production code asks of a work directory
 
@@ -154,11 +159,11 @@ class World:
             del self.runs[unit][name]
         return bool(former)
 
-    def restored(self, unit: str, into: Run, output: MemoryChannel | None) -> None:
+    def restored(self, unit: str, into: Run, output: MemoryChannel | None, *, again: bool) -> None:
         """Bring back the newest version from the store that belongs to the output, if one is given."""
         if self.store.away:
             raise StoreUnavailable("the store is away")
-        in_vain = discredited(self.runs[unit].values())
+        in_vain = set() if again else discredited(self.runs[unit].values())
         for version in self.store.newest_first(unit):
             if (version.run, version.epoch) in in_vain or (output is not None and not acceptable(output, version)):
                 continue
@@ -190,6 +195,13 @@ class World:
         return self.heap.chance.uniform(0.001, 0.05)
 
     # What is seen
+
+    def mishap(self, *, first: bool) -> bool:
+        """Say whether a query fails now, for a reason that is none of its files; mostly one that has just begun."""
+        if self._mishaps and self.heap.mishaps.random() < (_MISHAP_FIRST if first else _MISHAP_LATER):
+            self._mishaps -= 1
+            return True
+        return False
 
     def unit_failed(self, unit: SimUnit, error: BaseException) -> None:
         self.note("unit failed", unit=unit.name, run=unit.run, error=f"{type(error).__name__}: {error}")
