@@ -119,14 +119,15 @@ def test_a_standby_waits_on_what_can_be_trusted():
 
 
 def test_a_version_that_was_brought_back_in_vain_is_not_tried_again():
-    """Another may be whole. Once is not enough; and one that was gone on from is not to blame for what came later."""
+    """Once is enough only for a copy of what another run came to; what was gone on from is not to blame for later."""
     assert discredited(
         [
-            Run("r4", 3, doubted=3, version=("r1", 3)),
-            Run("r5", 3, doubted=3, version=("r1", 3)),
-            Run("r5", 3, doubted=3, version=("r0", 3)),
-            Run("r6", 7, doubted=7, version=("r2", 3)),
-            Run("r7", 3, version=("r4", 3)),
+            Run("r4", 3, doubted=3, version=("r1", 3), origin=("r1", 3)),
+            Run("r5", 3, doubted=3, version=("r1", 3), origin=("r1", 3)),
+            Run("r5", 3, doubted=3, version=("r0", 3), origin=("r0", 3)),
+            Run("r6", 7, doubted=7, version=("r2", 3), origin=("r2", 3)),
+            Run("r7", 3, version=("r4", 3), origin=("r4", 3)),
             Run("r8", 3, doubted=3),
+            Run("r9", 3, doubted=3, version=("r3", 3), origin=("r1", 3)),
         ]
-    ) == {("r1", 3)}
+    ) == {("r1", 3), ("r3", 3)}

@@ -163,8 +163,8 @@ VARIANTS = [
     Broken(
         "keeping: a version that was brought back in vain is brought back again",
         "choosing.py",
-        "if run.version is not None and run.doubted == run.version[1]}",
-        "if run.version is not None and run.doubted == -2}",
+        "if run.version and run.doubted == run.version[1]]",
+        "if run.version and run.doubted == -2]",
         525070,
     ),
     Broken(

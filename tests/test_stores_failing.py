@@ -13,6 +13,7 @@ from anabranch.errors import Corrupt, StoreError, StoreUnavailable
 from anabranch.store.file_per_key import FilePerKeyStore
 from anabranch.store.indexed_log import IndexedLogStore, LogLimits
 from anabranch.store.opening import namespaces, open_store
+from anabranch.store.store import not_written
 from anabranch.testing.store_suite import contents
 from anabranch.testing.wait import wait_until
 from faulty_disk import fail_everywhere, traced
@@ -307,3 +308,17 @@ def test_altered_values_in_redis_are_found_out(tmp_path):
         with pytest.raises(Corrupt, match="format"):
             open_store(server.url)
         store.close()
+
+
+@pytest.mark.parametrize("why", [errno.EIO, errno.ESTALE, errno.ENOTCONN])
+def test_a_device_that_does_not_answer_is_waited_for(tmp_path, monkeypatch, why):
+    """A mount whose server is gone may come back; a directory that may not be read will not become readable."""
+
+    def scandir(path):
+        raise OSError(why, os.strerror(why), str(path))
+
+    monkeypatch.setattr("anabranch.store.opening.os.scandir", scandir)
+    with pytest.raises(StoreUnavailable, match="cannot be read"):
+        namespaces(f"log:{tmp_path}", "")
+    assert isinstance(not_written(tmp_path, OSError(why, os.strerror(why))), StoreUnavailable)
+    assert not isinstance(not_written(tmp_path, PermissionError(errno.EACCES, "no")), StoreUnavailable)

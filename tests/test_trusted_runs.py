@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.channel.manifest import Manifest, Producer
 from anabranch.errors import Corrupt
-from anabranch.runs import doubt, newest_commit
+from anabranch.runs import RunDirectory, doubt, newest_commit
 from unit_lives import Life
 
 
@@ -104,3 +104,15 @@ def test_what_is_linked_from_files_that_are_not_trusted_is_not_trusted_either(ho
     heir = home.unit()
     heir.prepare(lambda *_: None)
     assert newest_commit(home.directory, sure=True) is None
+
+
+@pytest.mark.parametrize("left", [b"", b"r0000", b"\0\0\0\0"])
+def test_notes_that_a_crash_of_the_system_has_emptied_stop_nobody(home, left):
+    """They are not flushed: what lies on disk afterwards may be a file with nothing in it."""
+    life = Life(home)
+    life.whole(0, 1)
+    for note in ("origin", "version", "doubted", "scratch_", "owner"):
+        (life.unit.directory / note).write_bytes(b"" if note == "doubted" else left)
+    assert newest_commit(home.directory)[1].epoch == 0
+    assert RunDirectory(life.unit.directory).version is None
+    assert RunDirectory(life.unit.directory).origin == (life.unit.run, -1)

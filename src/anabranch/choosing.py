@@ -138,10 +138,12 @@ def choose(
 def discredited(runs: Iterable[Candidate]) -> set[tuple[str, int]]:
     """Return the versions that were brought back, and could not be gone on from: another one is tried next.
 
-    Once is not enough: a query may fail of something else.
+    Once is not enough: a query may fail of something else. It is for a copy that another run kept than the one that
+    came to the state: that was linked from files which may have been damaged.
     """
-    tried = Counter(run.version for run in runs if run.version is not None and run.doubted == run.version[1])
-    return {version for version, times in tried.items() if times >= _IN_VAIN}
+    tried = [(run.version, run.origin[0]) for run in runs if run.version and run.doubted == run.version[1]]
+    times = Counter(version for version, _ in tried)
+    return {version for version, made in tried if made != version[0] or times[version] >= _IN_VAIN}
 
 
 def fits(output: Output, run: Candidate, epoch: int) -> bool:

@@ -78,9 +78,9 @@ def origin_of(run: Path) -> tuple[str, int]:
     """Return the run that came to the state with which a run began, and the epoch of that state."""
     try:
         name, began = (run / _ORIGIN).read_text().split()
-    except FileNotFoundError:
-        return run.name, -1
-    return name, int(began)
+        return name, int(began)
+    except (FileNotFoundError, ValueError):
+        return run.name, -1  # nothing is flushed of this: after a crash of the system it may be empty
 
 
 def origin_at(run: Path, epoch: int) -> str:

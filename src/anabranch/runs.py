@@ -102,8 +102,8 @@ class RunDirectory:
         noted = _read(self.path / _VERSION)
         if not noted:
             return None
-        run, epoch = noted.split()
-        return run, int(epoch)
+        run, _, epoch = noted.partition(" ")
+        return (run, int(epoch)) if epoch.isdigit() else None
 
     @cached_property
     def commit(self) -> Commit | None:
@@ -127,23 +127,31 @@ def newest_commit(
 
 
 def choose_run(
-    directory: Path, run: str, restore: Restoring | None, wanted: Wanted, *, floor: int
+    directory: Path, run: str, restore: Restoring | None, wanted: Wanted, *, floor: int, node: str
 ) -> tuple[str, Commit] | None:
     """Return what a new run goes on from, and the commit; see `choosing.choose`.
 
     `restore(directory, again)` makes the directory of a run, or nothing; `again` also from what was of no use before.
     """
     runs = partial(_directories, directory)
-    restored = None if restore is None else partial(_restored, directory, run, restore)
+    restored = None if restore is None else partial(_restored, directory, run, node, restore)
     return _with_commit(choose(runs, restored, wanted, boot=boot_id(), floor=floor))
 
 
-def _restored(directory: Path, run: str, restore: Restoring, again: bool) -> RunDirectory:  # noqa: FBT001  a callback
+def _restored(
+    directory: Path,
+    run: str,
+    node: str,
+    restore: Restoring,
+    again: bool,  # noqa: FBT001  a callback
+) -> RunDirectory:
     # Run ids sort by age: this one is older than the run that goes on from it, and another one on another node.
     number, _, own = run.partition(".")
     path = directory / "runs" / f"{number}.0000{own[:4]}"
     path.parent.mkdir(parents=True, exist_ok=True)
     restore(path, again)
+    if path.is_dir():
+        write_advisory(path / _OWNER, node.encode())  # else any node might remove it while this one links it
     return RunDirectory(path)
 
 

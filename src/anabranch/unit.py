@@ -136,7 +136,7 @@ class Unit:
         before = output.last_epoch()
         shipped = self._place.release == "shipped"
         wanted = Wanted(owner, output if shipped else None)
-        base = choose_run(home, self.run, restore, wanted, floor=self.input_floor())
+        base = choose_run(home, self.run, restore, wanted, floor=self.input_floor(), node=self._place.node)
         make_run(home, self.run, self._place.node, scratch=self.scratch)
         published = output.last_epoch()
         if base is None:

@@ -37,6 +37,8 @@ class Surroundings:
 
     def files(self, epoch: int) -> list[str]:
         """Return the paths, relative to the work directory, that belong to a version at an epoch."""
+        # Before what is published is looked at: what is published meanwhile is in both, and not in neither.
+        pending = self.pending(epoch)
         found = [self.work / "identity.json"]
         for channel in self.sources:
             first = channel.ledger.floor() + 1
@@ -48,7 +50,7 @@ class Surroundings:
         needed = min([epoch - 1, *(self.output.safe(unit) for unit in self.consumers)])
         kept = range(max(needed, self.output.ledger.floor()) + 1, min(epoch, self.output.last_epoch()) + 1)
         found += [self.output.path / "channel.json", *_slots(self.output, kept), *_parts(self.output, kept)]
-        found += self.pending(epoch)
+        found += pending
         return [str(path.relative_to(self.work)) for path in found]
 
 

@@ -20,7 +20,7 @@ from anabranch.store import memory
 from anabranch.store.file_per_key import FilePerKeyStore
 from anabranch.store.indexed_log import IndexedLogStore
 from anabranch.store.memory import MemoryStore
-from anabranch.store.store import Store, check_key
+from anabranch.store.store import Store, check_key, refused
 from anabranch.store.writer_lock import LOCK_NAME
 
 _HINT = "use log:DIR, files:DIR, redis://HOST:PORT/DB or memory:NAME"
@@ -89,7 +89,7 @@ def _stores_below(directory: Path, levels: int) -> Iterator[tuple[str, ...]]:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise StoreError(f"{directory} cannot be read: {error.strerror or error}", hint=_READABLE) from error
+        raise refused(f"{directory} cannot be read: {error.strerror or error}", error, hint=_READABLE) from error
     for name in inner:
         for below in _stores_below(directory / name, levels - 1):
             yield (name, *below)
@@ -121,7 +121,6 @@ def _open_directory(kind: str, directory: Path, *, writing: bool) -> Store:
     try:
         return _DIRECTORIES[kind](directory, writing=writing)
     except OSError as error:
-        raise StoreError(
-            f"{directory} cannot be opened as a store: {error.strerror or error}",
-            hint="check that the directory can be written" if writing else _READABLE,
-        ) from error
+        what = f"{directory} cannot be opened as a store: {error.strerror or error}"
+        hint = "check that the directory can be written" if writing else _READABLE
+        raise refused(what, error, hint=hint) from error

@@ -24,6 +24,8 @@ _KEY = re.compile(r"(?!\.{1,2}(?:/|$))[\w.=+-]{1,200}(?:/(?!\.{1,2}(?:/|$))[\w.=
 
 # What a full device says, with and without quotas.
 FULL = (errno.ENOSPC, errno.EDQUOT)
+# What one says that is not there just now: a mount whose server is gone, a disk that fell off.
+AWAY = (errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.ENXIO, errno.ETIMEDOUT, errno.EHOSTDOWN)
 # A value may be this large; larger files are cut into several.
 MOST_VALUE_BYTES = 256 << 20
 
@@ -74,7 +76,14 @@ def not_written(place: object, error: OSError) -> StoreError:
     what = f"{place} cannot be written: {error.strerror or error}"
     if error.errno in FULL:
         return StoreUnavailable(what, hint="make room on the device")
-    return StoreError(what, hint="check the device and its permissions")
+    return refused(what, error, hint="check the device and its permissions")
+
+
+def refused(what: str, error: OSError, *, hint: str) -> StoreError:
+    """Return what a caller is told: a device that does not answer may come back, and is waited for."""
+    if error.errno in AWAY:
+        return StoreUnavailable(what, hint="check the device, or its mount")
+    return StoreError(what, hint=hint)
 
 
 def check_batch(batch: Mapping[str, bytes | None]) -> None:
