@@ -261,3 +261,16 @@ def test_history_is_kept_in_order(tmp_path):
 def test_malformed_rows_may_be_diverted_from_now_on(before, after, expected):
     """Until now there were none, so nothing that was taken changes; the other way round it might."""
     assert may_become(before, after) is expected
+
+
+def test_a_stop_is_known_to_whoever_is_started_later(tmp_path):
+    """Of the same session, and no other: the next run begins anew. Once it is to be at once, it stays so."""
+    work = Work.create(tmp_path / "work")
+    assert work.stopping("one") is None
+    work.stop("one", now=False)
+    assert (work.stopping("one"), work.stopping("two")) == ("drain", None)
+    work.stop("one", now=True)
+    work.stop("one", now=False)
+    assert work.stopping("one") == "now"
+    work.stop("", now=False)
+    assert work.stopping("") is None, "nodes that were not launched together have no session"

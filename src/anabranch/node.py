@@ -164,6 +164,7 @@ class Node:
             self._rounds.looked()
             if watch.needed(leases, self._clock.steady_s()):
                 break
+            self._heed_stop()
             if self._stop is not None or self._ended():
                 return False
             idle.wait(_LOOK_S)
@@ -179,6 +180,11 @@ class Node:
         if ending is None:
             return False
         return min(self._work.channel(name).last_epoch() for name in self._setup.segments) >= ending
+
+    def _heed_stop(self) -> None:
+        """Stop if the nodes of this session were told to, before this one was started or elsewhere."""
+        if self._stop is None and not self._options.replay:
+            self._stop = self._work.stopping(self._options.session)
 
     def _session(self) -> SparkSession:
         settings = self._setup.graph.settings
@@ -208,6 +214,7 @@ class Node:
         swept_s = kept_house_s - _SWEEP_S
         idle = threading.Event()
         while self._stop != "now":
+            self._heed_stop()
             ending = last if last is not None else self._work.ending(self._options.session)
             if ending is not None and hosting.finished(ending):
                 break
@@ -269,10 +276,14 @@ class Node:
 
     def _on_signal(self) -> None:
         self.terminated = True
-        self._on_stop({"now": True})
+        self._stop = "now"
 
     def _on_stop(self, body: dict[str, Any]) -> dict[str, Any]:
-        self._stop = "now" if body.get("now") else self._stop or "drain"
+        now = bool(body.get("now"))
+        # Who dies while it drains is started again, and has to know; but a full disk keeps nobody from ending.
+        with contextlib.suppress(OSError):
+            self._work.stop(self._options.session, now=now)
+        self._stop = "now" if now else self._stop or "drain"
         return {"stopping": self._stop}
 
 

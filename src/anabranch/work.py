@@ -8,6 +8,7 @@ units/NAME/runs/RUN/   a run's checkpoint and notes;  units/NAME/failures.json
 nodes/NAME.json        where a node's agent listens;  logs/NAME.log
 promises.json          what readers of each segment are promised, and how that is kept
 ending.json            the epoch after which the nodes end, once there is one
+stopping.json          that the nodes were told to stop, and how
 history.jsonl          starts, failures and divergences, one line each
 """
 
@@ -159,6 +160,21 @@ class Work:
         except FileNotFoundError:
             return None
         return int(record["epoch"]) if record["session"] == session else None
+
+    def stop(self, session: str, *, now: bool) -> None:
+        """Let every node of a session know that it is to stop, also one that is just being started again."""
+        content = {"session": session, "now": now or self.stopping(session) == "now"}
+        write_atomic(self.path / "stopping.json", json.dumps(content).encode())
+
+    def stopping(self, session: str) -> str | None:
+        """Return how the nodes of a session are to stop, `drain` or `now`; None if they are not."""
+        try:
+            record = json.loads((self.path / "stopping.json").read_bytes())
+        except FileNotFoundError:
+            return None
+        if not session or record["session"] != session:
+            return None
+        return "now" if record["now"] else "drain"
 
     def identity(self) -> dict[str, Any] | None:
         """Return what the state was made with, None in a new directory."""
