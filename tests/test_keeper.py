@@ -220,6 +220,22 @@ def test_a_store_that_fails_is_asked_again(keep, tmp_path):
     assert restored(store, tmp_path / "restored").epoch == 0
 
 
+def test_a_store_that_lost_what_it_had_is_given_everything_anew(keep, tmp_path):
+    """A disk was replaced, or the store came back from an old copy: a version is never called kept with holes in it."""
+    store = MemoryStore()
+    kept = keep({"one": store})
+    kept.ship(0)
+    kept.ship(1)
+    store.write(dict.fromkeys(store.keys()))
+    kept.checkpoint.commit(2)
+    kept.keeper.look()
+    wait_until(lambda: kept.keeper.shipped_epoch() == -1, TIMEOUT_S, "the loss to be noticed")
+    assert "lost what it was given" in kept.keeper.counters()["one"].error
+    kept.ship(3)
+    assert restored(store, tmp_path / "restored").epoch == 3
+    assert kept.keeper.counters()["one"].error is None
+
+
 def test_a_rest_ends_by_itself(keep):
     """However long the store took for the one before, the last epoch of a pipeline that falls silent is kept."""
     store = SlowStore()

@@ -14,9 +14,7 @@ from anabranch.keeper import restoring
 from anabranch.keeper.restoring import Accept, find_versions, restore_unit
 from anabranch.keeper.version import run_path
 from anabranch.keeping import Keepers
-from anabranch.pending import note_origin
 from anabranch.rebuilding import rebuild
-from anabranch.runs import make_run
 from anabranch.store.opening import namespaces, open_store
 from anabranch.strategies import PassiveStandby
 from anabranch.testing.wait import wait_until
@@ -145,6 +143,9 @@ def test_a_store_that_failed_once_is_opened_again(tmp_path, url, monkeypatch):
             if self.broken:
                 raise StoreError("a flush failed")
             self._store.write(batch)
+
+        def read(self, key):
+            return self._store.read(key)
 
         def close(self):
             self._store.close()
@@ -356,19 +357,6 @@ def test_versions_of_older_runs_stay_until_a_run_is_settled(tmp_path):
         home.keepers.finish(in_order=True)
         found = find_versions([url])["counts"]
         assert len({some.namespace for some in found}) == left
-
-
-def test_what_a_run_began_with_takes_nobodys_place(tmp_path, url):
-    """It is linked from files that may be damaged since they were kept: the version of the run before comes first."""
-    home = Home(tmp_path / "home", url, "a" * 32)
-    home.run("r000000.00000001", 1)
-    run = "r000001.00000002"
-    note_origin(make_run(home.path / "units" / "counts", run, "node-1"), "r000000.00000001", 0)
-    FakeCheckpoint(home.path / run_path("counts", run) / "checkpoint").commit(0)
-    home.keepers.begin(KeptRun("counts", run), (), NOTHING_AROUND)
-    home.keepers.finish(in_order=True)
-    found = [(some.version.run, some.version.made_by) for some in find_versions([url])["counts"]]
-    assert found == [("r000000.00000001", "r000000.00000001"), (run, "r000000.00000001")]
 
 
 def test_what_is_kept_elsewhere_is_what_was_declared(tmp_path, url):

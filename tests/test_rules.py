@@ -233,7 +233,7 @@ RULES = [
         "keeping.py",
         "return settled and version.run == version.made_by",
         "return settled",
-        "test_keepers.py",
+        "test_keepers_losses.py",
     ),
     Without(
         "8 keeping: what the run kept that came to a state is restored before what others linked and kept",

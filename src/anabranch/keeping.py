@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -111,6 +111,7 @@ class Keepers:
             kept = {name.removeprefix(prefix): -1 for name in namespaces(url, prefix)}
             for some in find_versions([url], prefix).get(version.unit, []):
                 kept[some.version.run] = max(some.version.epoch, kept.get(some.version.run, -1))
+            # One that is still written may be the one that leads: a standby that took over may be older than this run.
             for run in outdated(version, kept):
                 drop(url, f"{prefix}{run}")
             if not any(epoch > version.epoch for epoch in kept.values()):
@@ -248,8 +249,18 @@ class _Reopened:
         A store of which a write failed is let go of: one that does not know how much of it is on disk says so to every
         later write, until it is opened again.
         """
-        try:
+        with self._let_go_of_what_fails():
             self.open().write(batch)
+
+    def read(self, key: str) -> bytes | None:
+        """Return a value, as `write` writes one."""
+        with self._let_go_of_what_fails():
+            return self.open().read(key)
+
+    @contextlib.contextmanager
+    def _let_go_of_what_fails(self) -> Iterator[None]:
+        try:
+            yield
         except StoreError:
             store, self._store = self._store, None
             if store is not None:

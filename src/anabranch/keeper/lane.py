@@ -2,7 +2,8 @@
 
 Two bounded queues keep it off the processing path. Before the first one waits at most one version: a newer one takes
 its place (it needs everything the older one would have brought, so no chain breaks). Between reading and storing wait a
-few pieces of files. A store that does not answer is asked again until it does; meanwhile versions are coalesced.
+few pieces of files. A store that does not answer is asked again until it does; meanwhile versions are coalesced. One
+that has lost what it was given (its disk was replaced, it came back from an old copy) is given everything anew.
 
 The files of a waiting version are hard-linked, so that Spark's clean-up cannot take them, and let go once stored.
 """
@@ -14,7 +15,7 @@ import queue
 import shutil
 import threading
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -40,6 +41,9 @@ class Target(Protocol):
 
     def write(self, batch: Mapping[str, bytes | None]) -> None:
         """Write a batch, whole or not at all."""
+
+    def read(self, key: str) -> bytes | None:
+        """Return a value, None if there is none."""
 
     def close(self) -> None:
         """Let go of it."""
@@ -257,7 +261,7 @@ class Lane:
                 continue
             if piece is None or isinstance(piece, _Closing):
                 if piece is not None:
-                    self._close(piece, batch)
+                    self._close(piece, batch, loose[-1:])
                 elif loose:
                     self._write(dict.fromkeys(loose))
                 batch, size_bytes, loose = {}, 0, []
@@ -270,8 +274,12 @@ class Lane:
                 loose += batch
                 batch, size_bytes = {}, 0
 
-    def _close(self, closing: _Closing, batch: dict[str, bytes | None]) -> None:
-        """Write the record with the last pieces, and take away what no kept version names."""
+    def _close(self, closing: _Closing, batch: dict[str, bytes | None], loose: list[str]) -> None:
+        """Write the record with the last pieces, and take away what no kept version names.
+
+        What was written before for this version, and the version before it, must still be there: else it would be
+        called kept with holes in it.
+        """
         version = closing.version
         kept = [*self._versions, version][-self._options.keep_versions :]
         dropped = [some for some in [*self._versions, version] if some not in kept]
@@ -280,7 +288,8 @@ class Lane:
         batch |= {key: None for file in gone for key in file.keys()}  # noqa: SIM118  a method
         batch |= {version_key(some.epoch): None for some in dropped}
         batch[version.key] = version.encode()
-        if not self._write(batch):
+        if not self._write(batch, [*(some.key for some in self._versions[-1:]), *loose]):
+            closing.done.set()
             return
         new = [file for file in version.files if file.path not in self._shipped]
         self._shipped = {path: file for path, file in self._shipped.items() if path in named}
@@ -298,11 +307,14 @@ class Lane:
         closing.done.set()
         self._on_shipped(version)
 
-    def _write(self, batch: Mapping[str, bytes | None]) -> bool:
-        """Write until the store takes it; False if the lane is stopped first."""
+    def _write(self, batch: Mapping[str, bytes | None], there: Iterable[str] = ()) -> bool:
+        """Write until the store takes it; False if the lane is stopped first, or if something is not `there`."""
         pause_s = _FIRST_PAUSE_S
         while not self._stopping:
             try:
+                if any(self._store.read(key) is None for key in there):
+                    self._begin_anew()
+                    return False
                 self._store.write(batch)
             except Corrupt:
                 raise
@@ -316,6 +328,12 @@ class Lane:
                 self._count(error=None)
             return True
         return False
+
+    def _begin_anew(self) -> None:
+        """Ship everything with the next version: the store has lost what it was given."""
+        with self._changed:
+            self._shipped, self._versions = {}, []
+            self._count(shipped_epoch=-1, error="the store lost what it was given; the next version brings all")
 
     def _count(self, **changes: Any) -> None:  # noqa: ANN401  fields by name
         with self._changed:

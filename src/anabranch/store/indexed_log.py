@@ -148,15 +148,16 @@ class IndexedLogStore:
     def _append(self, batches: list[Encoded], *, moving: bool = False) -> None:
         """Append one block, flush it, and note its items."""
         if self._broken is not None:
-            raise StoreError(
-                f"{self._files.path} failed before: {self._broken}", hint="open it again once the cause is gone"
-            )
+            what = f"{self._files.path} failed before: {self._broken}"
+            raise StoreError(what, hint="open it again once the cause is gone")
         if not batches:
             return
         if self._active == 0 or self._end >= self._limits.file_bytes:
             self._rotate()
         content = log_file.block([batch.content for batch in batches])
         descriptor = self._descriptors[self._active]
+        if os.fstat(descriptor).st_nlink == 0:  # nobody would ever find what is written now
+            raise FileNotFoundError(errno.ENOENT, "its files were removed")
         try:
             write_all(descriptor, content, self._end)
         except BaseException:

@@ -21,7 +21,7 @@ from anabranch.store.file_per_key import FilePerKeyStore
 from anabranch.store.indexed_log import IndexedLogStore
 from anabranch.store.memory import MemoryStore
 from anabranch.store.store import Store, check_key, refused
-from anabranch.store.writer_lock import LOCK_NAME
+from anabranch.store.writer_lock import LOCK_NAME, is_written
 
 _HINT = "use log:DIR, files:DIR, redis://HOST:PORT/DB or memory:NAME"
 _DIRECTORIES: dict[str, Callable[..., Store]] = {"log": IndexedLogStore, "files": FilePerKeyStore}
@@ -96,10 +96,12 @@ def _stores_below(directory: Path, levels: int) -> Iterator[tuple[str, ...]]:
 
 
 def drop(url: str, namespace: str) -> None:
-    """Remove a namespace with everything in it; nobody may write it any more."""
+    """Remove a namespace with everything in it; one in a directory that is still being written is left alone."""
     check_key(namespace)
     kind, place = check_url(url)
     if kind in _DIRECTORIES:
+        if is_written(Path(place, namespace)):
+            return
         # Without this file it is no store any more, whatever of the rest is left when a process dies here.
         Path(place, namespace, LOCK_NAME).unlink(missing_ok=True)
         shutil.rmtree(Path(place, namespace), ignore_errors=True)

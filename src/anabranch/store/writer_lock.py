@@ -28,3 +28,18 @@ class WriterLock:
     def release(self) -> None:
         """Let another process write."""
         os.close(self._descriptor)
+
+
+def is_written(directory: Path) -> bool:
+    """Say whether a process has a store open for writing."""
+    try:
+        descriptor = os.open(directory / LOCK_NAME, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
