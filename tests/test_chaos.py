@@ -17,6 +17,7 @@ from anabranch.channel.manifest import Manifest, Producer
 from anabranch.chaos import damage
 from anabranch.chaos.faults import CATALOGUE, chosen, schedule
 from anabranch.chaos.history import History, read_history
+from anabranch.chaos.judging import _holes
 from anabranch.chaos.means import missing, possible
 from anabranch.chaos.nemeses import NEMESES
 from anabranch.chaos.recording import Lookout, Recorder
@@ -300,3 +301,17 @@ def test_the_report_shows_what_the_history_tells(tmp_path):
         "no root",
     ):
         assert text in page, text
+
+
+def test_files_are_taken_whole(tmp_path):
+    """A hole in what was planned of a file, or an overlap, is seen also where no batch query can be asked."""
+    work = Work.create(tmp_path / "work")
+    source = ab.read_text(tmp_path)
+    channel = Channel.create(work.channel_path("lines"), ChannelSpec("lines", source.raw_schema(), source.spec()))
+    for epoch, (name, start, end) in enumerate([("a", 0, 4), ("b", 0, 9), ("a", 4, 8), ("b", 7, 12), ("c", 2, 5)]):
+        planned = {"pieces": [{"file": name, "start": start, "end": end, "crc": 0}]}
+        channel.release(Manifest(epoch, Producer("pacer", "n", 0), 0.0, planned=planned))
+    assert list(_holes(work, "lines")) == [
+        "epoch 3 of lines takes b from 7 on, not from 9",
+        "epoch 4 of lines takes c from 2 on, not from 0",
+    ]

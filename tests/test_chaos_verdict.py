@@ -94,9 +94,14 @@ def test_delivered_files_that_change_break_a_run(tmp_path):
 
 def test_rows_may_be_missing_only_where_they_are_named():
     """And only after amnesia; if no epoch differs, the batch query has to agree."""
-    lost = judgement(reference=Verdict(10, 8, 2, 0, 0), differing=[4], batch=Verdict(10, 8, 2, 0, 0))
+    missing = {"reference": Verdict(10, 8, 2, 0, 0), "batch": Verdict(10, 8, 2, 0, 0)}
+    lost = judgement(**missing, differing=[14])
     lossy = {"lossy": frozenset({"out"})}
-    assert verdict(course(**lossy, named=lambda _, epoch: epoch == 4), lost, None)["held"]
+    assert verdict(course(**lossy, named=lambda _, epoch: epoch == 14), lost, None)["held"]
+    before = judgement(**missing, differing=[4])
+    assert not verdict(course(**lossy, named=lambda *_: True), before, None)["held"], "nothing had failed yet"
+    twice = judgement(**missing, differing=[14], repeated={"out": [14]})
+    assert not verdict(course(**lossy, named=lambda *_: True), twice, None)["held"], "losing is not repeating"
     assert not verdict(course(**lossy), lost, None)["held"]
     assert not verdict(course(named=lambda *_: True), lost, None)["held"], "nothing may be lost there"
     assert not verdict(course(**lossy, named=lambda *_: True), judgement(batch=WRONG), None)["held"]

@@ -41,6 +41,9 @@ class Judgement:
     batch: dict[str, batch.Compared]
     # What sources that make their own rows left out, or took twice: neither oracle could see that.
     untaken: list[str] = field(default_factory=list)
+    # By sink: how many rows the run without faults has, and the epochs in which rows came more often than in it.
+    expected: Mapping[str, int] = field(default_factory=dict)
+    repeated: Mapping[str, list[int]] = field(default_factory=dict)
 
     @property
     def judges(self) -> list[str]:
@@ -71,14 +74,20 @@ def judge(
             for session in sessions:  # else this would wait for it
                 kill_session(session)
             raise
-    verdict, differing = NOTHING, {}
+    verdict, differing = NOTHING, dict[str, list[int]]()
+    expected, repeated = dict[str, int](), dict[str, list[int]]()
     for name, node in graph.sinks.items():
         verdicts = list(by_epoch(again, node.stream, output_path(scratch, name)))
         verdict = sum((one for _, one in verdicts), verdict)
         differing[name] = [epoch for epoch, one in verdicts if not one.exact]
-    made = [name for name, node in graph.sources.items() if not hasattr(node.source, "directory")]
-    untaken = [what for name in made for what in _untaken(recorded, name)]
-    return Judgement(verdict, differing, compared, untaken)
+        expected[name] = sum(one.expected for _, one in verdicts)
+        repeated[name] = [epoch for epoch, one in verdicts if one.duplicated]
+    untaken = [
+        what
+        for name, node in graph.sources.items()
+        for what in (_holes if hasattr(node.source, "directory") else _untaken)(recorded, name)
+    ]
+    return Judgement(verdict, differing, compared, untaken, expected, repeated)
 
 
 def _untaken(recorded: Work, source: str) -> Iterator[str]:
@@ -91,6 +100,18 @@ def _untaken(recorded: Work, source: str) -> Iterator[str]:
             if planned["start"] != end:
                 yield f"epoch {epoch} of {source} begins at row {planned['start']}, though {end} rows were taken"
             end = planned["end"]
+
+
+def _holes(recorded: Work, source: str) -> Iterator[str]:
+    """Yield where the plans of a source that reads files leave something of one out, or take it twice."""
+    channel, ends = recorded.channel(source), dict[str, int]()
+    for epoch in range(channel.last_epoch() + 1):
+        manifest = channel.manifest(epoch)
+        for piece in ((manifest.planned if manifest is not None else None) or {}).get("pieces", []):
+            end = ends.get(piece["file"], 0)
+            if piece["start"] != end:
+                yield f"epoch {epoch} of {source} takes {piece['file']} from {piece['start']} on, not from {end}"
+            ends[piece["file"]] = piece["end"]
 
 
 def _by_batch(

@@ -88,6 +88,7 @@ def verdict(course: Course, judgement: Judgement | None, failed: str | None) -> 
             for sink, why in course.drawn.items()
             if judgement is not None and _excused(course, judgement, sink)
         },
+        "empty": [] if judgement is None else sorted(name for name, rows in judgement.expected.items() if not rows),
         "batch_undecided": sum(one.undecided for one in compared.values()),
         "judged_by": [] if judgement is None else judgement.judges,
         "differing": {} if judgement is None else {n: e[:_MOST_EPOCHS] for n, e in judgement.differing.items() if e},
@@ -130,7 +131,10 @@ def _kept(course: Course, judgement: Judgement, sink: str) -> bool:
     exact = compared is None or compared.verdict is None or compared.verdict.exact
     if sink not in course.lossy or not differing:
         return not differing and exact
-    return all(course.named(sink, epoch) for epoch in differing)
+    # What is lost is lost from the first fault on, and nothing comes twice instead.
+    first_s = min(line["at_s"] for line in course.injected)
+    early = [epoch for epoch in differing if course.delivered[sink].get(epoch, first_s) < first_s]
+    return not early and not judgement.repeated.get(sink) and all(course.named(sink, epoch) for epoch in differing)
 
 
 def _excused(course: Course, judgement: Judgement, sink: str) -> bool:

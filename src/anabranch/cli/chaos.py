@@ -118,6 +118,10 @@ def _show_verdict(verdict: dict[str, Any], report: Path, console: Console) -> No
     )
     for name, why in verdict["batch_left_out"].items():
         console.print(f"  {name} cannot be compared with a batch query: {why}")
+    for name, why in verdict["not_compared"].items():
+        console.print(f"  {name} was not compared: {why}", style="yellow", markup=False)
+    for name in verdict["empty"]:
+        console.print(f"  {name} was given no row, so nothing was compared of it", style="yellow", markup=False)
     for name, epochs in verdict["differing"].items():
         console.print(f"  {name}: epochs {', '.join(map(str, epochs))} differ")
     for example in verdict["examples"]:

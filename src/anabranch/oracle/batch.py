@@ -10,7 +10,7 @@ nothing, the result is certain, and the rest is left undecided and counted. What
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,6 +86,9 @@ class _Sink:
         self._spark = spark
         self._graph = graph
         self._step = step
+        for name in self._needed() - {step.name}:
+            if graph.steps[name].output_mode != "append":
+                raise _Incomparable(f"step {name!r} emits rows that are not final, and what follows sees them all")
         read = {name for needed in self._needed() for name in graph.steps[needed].inputs}
         self._given = {name: one for name, one in given.items() if name in read}
         self._frames = {name: one.frame for name, one in self._given.items()}
@@ -139,17 +142,26 @@ class _Sink:
             raise _Incomparable(f"when a {kinds.pop()} join emits a row depends on the watermark")
         if not aggregates:
             return []
+        if self._step.output_mode == "update" and self._filtered(aggregates[0]):
+            raise _Incomparable("it leaves out rows of its aggregate, and the last one of a group may be among them")
         names = [_name(expression) for expression in items(aggregates[0].groupingExpressions())]
         missing = [name for name in names if name not in self._frame.columns]
         if missing and self._step.output_mode != "complete":
             raise _Incomparable("the columns that it is grouped by are not in the result")
         return [name for name in names if name in self._frame.columns]
 
+    def _filtered(self, aggregate: Any) -> bool:  # noqa: ANN401  a node
+        """Say whether a condition stands above an aggregate; nodes come before those that they read."""
+        before = self._nodes[: self._nodes.index(aggregate)]
+        return any(node.getClass().getSimpleName() == "Filter" for node in before)
+
     # Comparing
 
     def compared(self, directory: Path) -> Compared:
         found = _delivered(self._spark, directory, self._frame)
         late = self._certain_inputs()
+        if late is not None and any(key.startswith("session_window") for key in self._keys):
+            raise _Incomparable("a late row may have joined two sessions, or made one longer")
         if self._step.output_mode == "complete":
             if late is not None:
                 raise _Incomparable("rows may have come too late")
@@ -230,13 +242,13 @@ class _Sink:
         delay = F.expr(f"INTERVAL {delay_ms / 1000:f} SECONDS")
         return self._frames[source].agg(F.max(column) - delay).collect()[0][0]
 
-    def _event_time(self, source: str) -> tuple[str, int] | None:
-        """Return the column of a source that a watermark follows, and the longest delay of one."""
+    def _event_time(self, source: str, of: Callable[[int, int], int] = max) -> tuple[str, int] | None:
+        """Return the column of a source that a watermark follows, and the longest delay of one, or the shortest."""
         delays: dict[str, int] = {}
         for node in self._nodes:
             if node.getClass().getSimpleName() == "EventTimeWatermark":
                 name, delay_ms = str(node.eventTime().name()), _delay_ms(self._spark, node)
-                delays[name] = max(delay_ms, delays.get(name, 0))
+                delays[name] = of(delay_ms, delays.get(name, delay_ms))
         for name, delay_ms in delays.items():
             if name in self._frames[source].columns:
                 return name, delay_ms
@@ -248,7 +260,7 @@ class _Sink:
         """Return the inputs without the rows that may have come too late, None if there are none of these."""
         certain, any_late = dict(self._frames), False
         for name, given in self._given.items():
-            found = self._event_time(name)
+            found = self._event_time(name, min)  # which rows may have been late: by the watermark that is ahead
             if found is None or not given.order:
                 continue
             column, delay_ms = found
