@@ -8,6 +8,7 @@ import random
 import pytest
 
 from anabranch.bench.events import write_input
+from anabranch.presence import ask_to_stop
 from exactness import STEPS, by_batch, by_reference
 from harness import PIPELINES, running
 
@@ -35,3 +36,16 @@ def test_output_is_exact_after_three_kills(tmp_path, spark):
         for name, verdict in verdicts.items():
             assert verdict.expected > 0, (oracle, name)
             assert verdict.exact, (oracle, name, verdict)
+
+
+def test_a_node_that_is_killed_while_it_drains_drains_on(tmp_path, monkeypatch):
+    """Whoever asked for the stop is gone: the node that is started again has to know of it."""
+    write_input(tmp_path, files=12, seed=5)
+    monkeypatch.setenv("ANABRANCH_TEST_STEPS", "windowed")
+    with running(tmp_path, EVERYTHING, "--retain", "all", "--master", "local[2]") as run:
+        run.wait_for_epoch("windowed", 1)
+        assert [node.name for node in ask_to_stop(run.work, now=False).heard] == ["node-1"]
+        run.kill_node()
+        assert run.finish() == 0, run.output()
+        assert len(run.events("started")) == 2, "it was killed before it had ended"
+        assert run.last("windowed") == run.last("events")
