@@ -65,6 +65,11 @@ class FakeUnit:
         self.generation = generation
         self.told.append(("promote", generation, how.at_once))
 
+    def lead_on(self, generation):
+        if generation != self.generation:
+            self.generation = generation
+            self.told.append(("lead on", generation))
+
     def follow(self, to, *, go_on):
         self.told.append(("follow", to, go_on))
 
@@ -330,3 +335,14 @@ def test_a_primary_whose_predecessor_goes_on_catches_up(place):
     unit.at = 10
     node.reconcile(4)
     assert sum(told[0] == "follow" for told in unit.told) == 1
+
+
+def test_what_runs_leads_on_in_a_newer_generation(place):
+    """A successor that was planned died of it: the query that still does the work goes on, and is not begun again."""
+    node = place(ActiveStandby())
+    node.publish(node.lines, node.counts, epochs=3)
+    node.reconcile(4)
+    node.reconcile(6)
+    node.reconcile(6)
+    assert len(node.units) == 1
+    assert node.units[0].told.count(("lead on", 6)) == 1

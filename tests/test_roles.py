@@ -3,7 +3,7 @@
 import pytest
 
 from anabranch.lease import Holder
-from anabranch.roles import COURTESY_S, Decision, RoleView, decide, free
+from anabranch.roles import COURTESY_S, SURE_S, Decision, RoleView, decide, free
 
 MINE, OTHER, NEWER = Holder(3, "node-1", "a"), Holder(3, "node-2", "b"), Holder(4, "node-2", "b")
 PLANNED = Holder(4, "node-2", "b", planned=True)
@@ -35,6 +35,14 @@ TABLE = {
         RoleView(PLANNED, MINE, None, first=True, free_s=0.0, relieved=False),
         NOTHING,
     ),
+    "taken as planned, by one that has just been silent": (
+        RoleView(PLANNED, MINE, "silent", first=True, free_s=SURE_S - 0.1, relieved=False),
+        NOTHING,
+    ),
+    "taken as planned, by one that died of it": (
+        RoleView(PLANNED, MINE, "dead", first=True, free_s=SURE_S, relieved=False),
+        Decision("take", "dead"),
+    ),
     "taken as planned, by one that is at work": (
         RoleView(PLANNED, MINE, None, first=True, free_s=0.0, relieved=True),
         Decision("step down", "node-2 holds generation 4"),
@@ -56,3 +64,7 @@ def test_what_is_done_about_a_role(view, expected):
 def test_what_is_held_here_is_never_free():
     """Whatever is thought of its holder, which is this node."""
     assert free(RoleView(MINE, MINE, "silent", first=True, free_s=9.0)) is None
+    assert free(RoleView(NEWER, MINE, "silent", first=True, free_s=9.0)) is None, "it was taken from this node"
+    assert free(RoleView(PLANNED, MINE, "silent", first=True, free_s=0.0)) == "silent", (
+        "and this node still does the work"
+    )

@@ -133,7 +133,8 @@ class Leading:
         suspicion = None
         # Watched also while it is this node's: what earlier generations came to is part of what the next is given.
         stalled = None if holder is None else self._stalled(role, holder, now_s)
-        if mine is None and holder is not None:
+        successor = mine is not None and holder is not None and holder.generation > mine.generation
+        if holder is not None and (mine is None or successor):
             self._note_acts(role, holder)
             suspicion = self._others.suspicion(holder) or stalled
         view = RoleView(

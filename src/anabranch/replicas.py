@@ -110,6 +110,8 @@ class Replicas:
             if name in held and name not in self.primaries:
                 self._lead(name, held[name])
             elif name in held:
+                # A successor that was planned is gone again before it was ready: what runs here leads on.
+                self.primaries[name].lead_on(held[name])
                 self._catch_up(name)
             elif name not in held and name in self.primaries:
                 self._step_down(name)

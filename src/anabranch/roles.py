@@ -14,6 +14,8 @@ from anabranch.lease import Holder
 
 # How long the others wait for the first one to take a free role.
 COURTESY_S = 1.0
+# How long a successor that was planned is suspected before the node that still does the work takes the role back.
+SURE_S = 2.0
 ASKED = "asked for"
 
 
@@ -44,9 +46,10 @@ class Decision:
 
 
 def free(view: RoleView) -> str | None:
-    """Say why a role may be taken, None if it may not."""
+    """Say why a role may be taken, None if it may not; by this node from its own successor, if that was planned."""
     if view.mine is not None:
-        return None
+        newer = view.holder is not None and view.holder.generation > view.mine.generation
+        return view.suspicion if newer and view.holder is not None and view.holder.planned else None
     if view.holder is None:
         return "nobody held it"
     return view.suspicion
@@ -55,6 +58,9 @@ def free(view: RoleView) -> str | None:
 def decide(view: RoleView) -> Decision:
     """Say what to do about a role."""
     if view.mine is not None and view.holder is not None and view.holder.generation > view.mine.generation:
+        if view.holder.planned and view.suspicion is not None and view.free_s >= SURE_S:
+            # It was to take over, and died of it: what runs here leads on. There is no hurry, for it does.
+            return Decision("take", view.suspicion)
         if view.holder.planned and not view.relieved:
             # An epoch is published once, whoever does it: going on until the successor is ready leaves no gap.
             return Decision("nothing")

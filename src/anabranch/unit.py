@@ -287,6 +287,11 @@ class Unit:
         self.release.promote(generation)
         self._inputs.open_gate(Gate(how.at_once, after=self._after))
 
+    def lead_on(self, generation: int) -> None:
+        """Publish in this generation, and otherwise go on."""
+        if self.release.generation != generation:
+            self.release.promote(generation)
+
     def follow(self, to: int, *, go_on: bool = False) -> None:
         """Go on to an epoch that others have published, in one micro-batch; then wait, or go on epoch by epoch."""
         self._inputs.open_gate(Gate(to, open=go_on, after=self._after))

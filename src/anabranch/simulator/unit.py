@@ -208,6 +208,10 @@ class SimUnit:
         self.release.promote(generation)
         self._gate = Gate(how.at_once, after=self._after)
 
+    def lead_on(self, generation: int) -> None:
+        if self.release.generation != generation:
+            self.release.promote(generation)
+
     def follow(self, to: int, *, go_on: bool = False) -> None:
         self._gate = Gate(to, open=go_on, after=self._after)
 
