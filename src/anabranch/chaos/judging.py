@@ -166,5 +166,8 @@ def _given(spark: SparkSession, source: Any, place: Path, order: tuple[str, ...]
         options["mode"] = "DROPMALFORMED"
     found = schema or spark.read.parquet(str(place)).schema
     frame = spark.read.schema(found).options(**options).format(kind).load(str(place))
+    if "mode" in options:
+        # Which rows are malformed depends on the columns that are asked for: all of them are, once.
+        frame = frame.cache()
     stream = spark.readStream.schema(found).options(**options).format(kind).load(str(place))
     return batch.Given(frame, stream, order)

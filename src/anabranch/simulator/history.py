@@ -135,6 +135,7 @@ def _schedule(cluster: Cluster, strategies: dict[str, Strategy], until_s: float)
     one, other = chance.sample(nodes, 2)
     seconds = chance.choice([0.5, 2.0, 8.0])
     stored = all(isinstance(strategy, PassiveStandby) for strategy in strategies.values())
+    rebuilt = all(isinstance(strategy, PassiveStandby | UpstreamBackup) for strategy in strategies.values())
     faults: dict[str, Callable[[], object]] = {
         "kill": lambda: cluster.kill(one),
         "kill all": lambda: _kill_all(cluster),
@@ -150,7 +151,8 @@ def _schedule(cluster: Cluster, strategies: dict[str, Strategy], until_s: float)
         "slow": lambda: _slow(cluster, seconds),
         "clock": lambda: setattr(one.clock, "off_s", chance.uniform(-30, 30)),
         "store away": lambda: _store_away(cluster, seconds),
-        **({"power cut": cluster.power_cut, "damage": lambda: _damage(cluster)} if stored else {}),
+        **({"power cut": cluster.power_cut} if rebuilt else {}),
+        **({"damage": lambda: _damage(cluster)} if stored else {}),
     }
     name = chance.choice(sorted(faults))
 
