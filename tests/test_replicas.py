@@ -245,6 +245,26 @@ def test_a_primary_that_cannot_begin_is_an_error(place):
         node.reconcile(0)
 
 
+def test_a_primary_whose_files_went_while_it_was_begun_is_begun_again(place):
+    """Whoever led before may live on, and tidy up; but what is gone for good is an error in the end."""
+    node = place(ActiveStandby())
+    node.next_broken = [FileNotFoundError(2, "gone", "changelog")] * 2
+    for _ in range(3):
+        node.reconcile(0)
+    assert "counts" in node.replicas.primaries
+    assert [kind for kind, _ in node.notes] == ["begun again"] * 2
+    node.reconcile()
+    node.next_broken = [FileNotFoundError(2, "gone", "changelog")] * 9
+
+    def lead_on():
+        for _ in range(9):
+            node.reconcile(1)
+
+    with pytest.raises(FileNotFoundError):
+        lead_on()
+    assert len(node.notes) == 2 + 3
+
+
 def test_a_primary_whose_store_is_away_is_tried_again_later(place):
     """Ending would not bring the store back; the wait is noted once, and over when the store is there."""
     node = place(PassiveStandby("log:store"))

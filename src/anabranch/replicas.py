@@ -7,6 +7,7 @@ takes seconds and happens in a thread of its own, one after the other; promoting
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ _STORE_AWAY_S = 2.0
 _MOST_BEHIND = 3
 # Which run could be gone on from is looked up this often.
 _LOOK_FOR_SAVED_S = 1.0
+# A primary whose files went while it was begun is begun again, this often.
+_MOST_AGAIN = 3
 # What is remembered of published epochs; whoever needs older ones reads them again.
 _MOST_PAST = 20_000
 _NOWHERE: Mapping[str, bool] = MappingProxyType({})
@@ -85,6 +88,7 @@ class Replicas:
         self._no_standby_until_s: dict[str, float] = {}
         self._store_away_until_s: dict[str, float] = {}
         self._caught_up_to: dict[str, int] = {}
+        self._again: Counter[str] = Counter()
         self.primaries: dict[str, Unit] = {}
         self.standbys: dict[str, Standby] = {}
 
@@ -139,6 +143,10 @@ class Replicas:
             job.done(job.future.result())
         elif job.kind == "primary" and isinstance(error, StoreUnavailable):
             self._wait_for_store(name, error)
+        elif job.kind == "primary" and isinstance(error, FileNotFoundError) and self._again[name] < _MOST_AGAIN:
+            # Who led before may live on for a moment, and tidy up what is being linked: the next look sees the rest.
+            self._again[name] += 1
+            self._setup.note("begun again", unit=name, error=spark_message(error))
         elif job.kind == "primary":
             raise error
         else:
@@ -230,6 +238,7 @@ class Replicas:
 
     def _leads(self, name: str, unit: Unit) -> None:
         self._store_away_until_s.pop(name, None)
+        del self._again[name]
         self.primaries[name] = unit
 
     # Standing by
