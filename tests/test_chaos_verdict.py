@@ -135,6 +135,10 @@ def test_what_is_drawn_by_chance_is_not_compared():
     assert (alone["held"], alone["failed"]) == (False, f"nothing can be compared: {why}")
     same = verdict(course(drawn={"out": why}), judgement(), None)
     assert (same["held"], same["not_compared"]) == (True, {}), "what happens to be the same is compared"
+    rounded = verdict(course(drawn={"out": why}), judgement(reference=WRONG, differing=[3]), None)
+    assert (rounded["held"], rounded["not_compared"]) == (True, {}), "the batch query leaves out the last digits"
+    nothing = judgement(reference=WRONG, differing=[3], batch=Verdict(0, 0, 0, 0, 0))
+    assert not verdict(course(drawn={"out": why}), nothing, None)["held"]
     both = {"out": {0: 0.0}, "exact": {0: 0.0}}
     beside = verdict(course(drawn={"out": why}, delivered=both), broken, None)
     assert (beside["held"], beside["not_compared"]) == (True, {"out": why})
