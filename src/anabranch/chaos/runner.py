@@ -264,6 +264,8 @@ class Chaos:
     def _judged(self, workload: Workload, failed: str | None) -> dict[str, Any]:
         self._note_what_was_seen()
         judgement = None
+        if failed is None and self._lookout.failed is not None:
+            failed = f"it could not be judged: {self._lookout.failed}"
         if failed is None and not self._recorder.complete():
             failed = "it could not be judged: not all plans of the sources could be copied"
         if failed is None:

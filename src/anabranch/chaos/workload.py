@@ -83,6 +83,7 @@ class Workload:
     def ready(self) -> None:
         """Give from now on what is left, evenly."""
         with self._lock:
+            self._due.clear()
             self._pace = {name: (len(paths) / self._seconds, 0) for name, paths in self._waiting.items()}
 
     def finish(self) -> None:
