@@ -171,6 +171,7 @@ def plot_overhead(report: Path, picture: Path) -> None:
 def plot_ksafe(report: Path, picture: Path) -> None:
     """Draw CPU and latency by degree of replication, and the longest gaps beside those without a fault."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     lines = lines_of(report)
     degrees = [line for line in lines if line["part"] == "degrees"]
@@ -195,8 +196,8 @@ def plot_ksafe(report: Path, picture: Path) -> None:
         axes.set(xlabel="k", ylabel=what, ylim=(0, None))
         if degrees:
             axes.legend(fontsize=7)
-    gaps.set(
-        xlabel="k nodes killed at once", ylabel="longest time between epochs, s (grey: without a fault)", ylim=(0, None)
-    )
+    gaps.set(xlabel="k nodes killed at once", ylabel="longest gap, s (grey: without a fault)", ylim=(0, None))
+    for axes in (cpu, rows, latency, gaps):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.tight_layout()
     figure.savefig(picture)
